@@ -1,6 +1,6 @@
-// The best checkpoints so far, by a number of which smaller is better, or larger. It takes what is finite and agreed and
-// nothing else: a NaN compared with the best may be taken for the best (E30), and ranks that judge their own number keep
-// different checkpoints (E29).
+// Tracks the best checkpoints by a number for which smaller, or larger, is better. Accepts only finite numbers that all ranks
+// agree on. A comparison with NaN may select it as the best (E30), and ranks that use local numbers keep different checkpoints
+// (E29).
 #pragma once
 
 #include <algorithm>
@@ -12,30 +12,30 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// How two numbers compare.
+/// The order of two numbers.
 struct better {
-  bool larger = false;     ///< is better
-  double min_delta = 0.0;  ///< by which a number must be better to count, as a difference
-  /// True if `candidate` is the better one.
+  bool larger = false;     ///< larger is better; otherwise smaller is
+  double min_delta = 0.0;  ///< the absolute difference by which a number must be better
+  /// Returns true if `candidate` is better than `than`.
   bool operator()(double candidate, double than) const {
     return larger ? candidate > than + min_delta : candidate < than - min_delta;
   }
 };
 
-/// Remembers which updates had the best numbers. All ranks offer the same ones.
+/// Remembers the updates with the best numbers. All ranks must offer the same numbers.
 class best_so_far {
  public:
-  /// A number that was offered.
+  /// An offered number.
   struct entry {
-    std::int64_t update;  ///< that it is of
+    std::int64_t update;  ///< the update that the number belongs to
     double value;         ///< the number
     friend bool operator==(entry const&, entry const&) = default;
   };
 
-  /// Remembers `most` of them, at least one.
+  /// Keeps the best `most` numbers; `most` must be at least 1.
   explicit best_so_far(better order = {}, std::int64_t most = 1) : order_(order), most_(static_cast<std::size_t>(most)) {}
 
-  /// True if this number is the best until now.
+  /// Offers a number. Returns true if it is the best so far.
   bool offer(agreed<finite<double>> const& number, std::int64_t update) {
     double const value = number.value().value();
     auto const place =
@@ -46,11 +46,11 @@ class best_so_far {
     if (entries_.size() > most_) entries_.pop_back();
     return is_best;
   }
-  /// Nothing is not a best.
+  /// As above; an empty optional is ignored and returns false.
   bool offer(std::optional<agreed<finite<double>>> const& number, std::int64_t update) {
     return number && offer(*number, update);
   }
-  /// Rejected: E29 if only this rank knows it, E30 if it was not checked.
+  /// Does not compile: E29 for a number of this rank only, E30 for an unchecked number.
   template <class Raw>
   bool offer(Raw const&, std::int64_t) {
     if constexpr (std::same_as<Raw, finite<double>>) {
@@ -61,16 +61,16 @@ class best_so_far {
     return false;
   }
 
-  /// True once a number was offered.
+  /// Returns true once a number was offered.
   bool has_one() const { return !entries_.empty(); }
-  /// The best number.
+  /// Returns the best number, or 0 if there is none.
   double loss() const { return has_one() ? entries_.front().value : 0.0; }
-  /// The update of the best number.
+  /// Returns the update of the best number, or 0 if there is none.
   std::int64_t update() const { return has_one() ? entries_.front().update : 0; }
-  /// The best first.
+  /// Returns the kept numbers, best first.
   std::vector<entry> const& entries() const { return entries_; }
 
-  /// Removes those for which `is_gone(update)`, and returns their updates.
+  /// Removes the entries for which `is_gone(update)` is true. Returns their updates.
   template <class IsGone>
   std::vector<std::int64_t> forget(IsGone const& is_gone) {
     std::vector<std::int64_t> forgotten;

@@ -1,5 +1,6 @@
-// What a run was made of, as 16 hexadecimal digits: for trainer_options::fingerprints, so that a resume with another vocabulary or other
-// data is an error, and keel::compare_runs names it. XXH3 of the content: it finds a change, not malice.
+// Fingerprints of a run's inputs, as 16 hexadecimal digits, for trainer_options::fingerprints. A resume with another vocabulary
+// or other data is then an error, and keel::compare_runs names the difference. Uses XXH3, which detects changes but is not
+// cryptographic.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -15,10 +16,10 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Of any bytes.
+/// Returns the fingerprint of a byte sequence.
 inline std::string fingerprint_of(std::string_view bytes) { return checksum_of(bytes); }
 
-/// Of a vocabulary: its words in their order.
+/// Returns the fingerprint of a vocabulary: its words in order.
 inline std::string fingerprint_of(std::vector<std::string> const& words) {
   checksum all;
   for (std::string const& word : words) {
@@ -29,7 +30,7 @@ inline std::string fingerprint_of(std::vector<std::string> const& words) {
   return all.digest();
 }
 
-/// Of dtype, shape and values.
+/// Returns the fingerprint of a tensor's dtype, shape and values. Copies the tensor to the CPU.
 inline std::string fingerprint_of(at::Tensor const& values) {
   checksum all;
   std::string const words = c10::str(values.scalar_type(), values.sizes());
@@ -39,7 +40,7 @@ inline std::string fingerprint_of(at::Tensor const& values) {
   return all.digest();
 }
 
-/// Of a file's bytes, read in pieces. Throws file_error (E02) for one that cannot be read.
+/// Returns the fingerprint of a file's bytes. Reads 1 MiB at a time. Throws file_error (E02) if the file cannot be read.
 inline std::string fingerprint_of_file(std::filesystem::path const& path) {
   file_system files;
   file_handle const file = files.open_for_read(path);

@@ -1,7 +1,8 @@
-// Weights for inference, evaluation or another training, out of whatever keel writes:
-//     keel::load_weights(*model, "run");                      the newest whole checkpoint of a run directory
-//     keel::load_weights(*model, "run", {.best = true});      the one that keep_best calls the best
-// also from one checkpoint's directory, a safetensors file, or the index of a sharded one. Nothing else of a run is touched.
+// Loads weights for inference, evaluation or further training from any of keel's outputs:
+//     keel::load_weights(*model, "run");                      the newest undamaged checkpoint of a run directory
+//     keel::load_weights(*model, "run", {.best = true});      the best checkpoint according to keep_best
+// The source may also be a checkpoint directory, a safetensors file, or the index of a sharded one. A run directory is only
+// read.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -13,14 +14,15 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Which weights to load.
+/// Selects the weights to load.
 struct weights_choice {
-  bool best = false;      ///< of a run directory: the best and not the newest
-  bool averaged = false;  ///< of a checkpoint: the moving average of keel::ema in the place of the parameters
+  bool best = false;      ///< run directory: load the best checkpoint, not the newest
+  bool averaged = false;  ///< checkpoint: load the moving average of keel::ema in place of the parameters
 };
 
-/// Copies the parameters and buffers that `from` holds into the model, in place. Throws checkpoint_error: E04, before anything
-/// changes, where its tensors are not the model's, E05 for what is damaged; file_error (E02).
+/// Copies parameters and buffers from `from` into the model, in place. Throws checkpoint_error (E04), before anything changes,
+/// if the tensors do not match the model's. Throws checkpoint_error (E05) for damaged content and file_error (E02) if a file
+/// cannot be read.
 void load_weights(torch::nn::Module& model, std::filesystem::path const& from, weights_choice const& choice = {});
 
 }  // namespace keel::inline KEEL_MODE

@@ -1,6 +1,6 @@
-// A safetensors file as tensors that are the file: nothing is read before it is used, and several processes share one copy in
-// memory. For weights that are looked at or copied from; a run loads its checkpoints with load_safetensors, which finds an
-// error of the disk while it can still be named. A file that becomes shorter while it is mapped ends the process (SIGBUS).
+// Maps a safetensors file into memory. Pages are read on first use, and processes share one copy. Use it for weights that are
+// inspected or copied from. Runs load checkpoints with load_safetensors, which reports a read error as an exception. Truncating
+// a mapped file ends the process with SIGBUS.
 #pragma once
 
 #include <filesystem>
@@ -8,9 +8,9 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// The tensors live as long as one of them does, and so does the mapping. One whose bytes are not aligned to its elements,
-/// which keel never writes, is copied. Throws checkpoint_error (E05) for a file that is not a whole safetensors file,
-/// out_of_memory_error (E09), file_error (E02).
+/// Maps the file and returns its tensors. The mapping lives as long as any of them. A tensor whose data is not aligned to its
+/// element size is copied; keel never writes such files. Throws checkpoint_error (E05) if the file is not a complete
+/// safetensors file. Throws out_of_memory_error (E09) and file_error (E02).
 safetensors_content map_safetensors(std::filesystem::path const& path);
 
 }  // namespace keel::inline KEEL_MODE

@@ -1,6 +1,6 @@
-// A checkpoint of an older program, changed to what this one expects before it is compared with it:
+// Adapts checkpoints of an older version of a program before they are compared with the current one:
 //     run.migrate({"the head was called fc", [](keel::migration& old) { old.rename("fc", "head"); }});
-// Every migration sees every checkpoint that is loaded; one that finds nothing to migrate changes nothing.
+// Every migration runs on every loaded checkpoint, so it must leave current checkpoints unchanged.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,39 +16,40 @@ namespace keel::inline KEEL_MODE {
 
 struct snapshot;
 
-/// A loaded checkpoint in the hands of a migration. Names are those of parameters and buffers: `head.weight`, or a module's,
-/// `head`, which stands for all within it.
+/// A loaded checkpoint that a migration modifies. Names are those of parameters and buffers, such as `head.weight`. A module's
+/// name, such as `head`, selects all tensors in it.
 class migration {
  public:
-  /// Changes this snapshot, which outlives it.
+  /// Modifies `content`, which must outlive this object.
   explicit migration(snapshot& content) : content_(content) {}
 
-  /// The checkpoint itself (keel/checkpoint/snapshot.hpp), for what the calls below cannot say.
+  /// Returns the checkpoint (keel/checkpoint/snapshot.hpp), for changes that the calls below do not cover.
   snapshot& content() { return content_; }
 
-  /// Gives the tensors of `from`, with their moments and their place in the optimizer, the name `to`.
+  /// Renames the tensors of `from`, their optimizer state and their entries in parameter groups to `to`.
   void rename(std::string_view from, std::string_view to);
 
-  /// Forgets the tensors of `name`, their moments and their place in the optimizer.
+  /// Removes the tensors of `name`, their optimizer state and their entries in parameter groups.
   void drop(std::string_view name);
 
-  /// Adds a tensor that the checkpoint does not have; one that it has stays. A parameter also needs its place in a group.
+  /// Adds a tensor unless the checkpoint already has one of this name. A parameter also needs an entry in a parameter group.
   void add(std::string const& name, at::Tensor value);
 
-  /// The learning rate of every parameter group, or of one, from here on: what the program builds its optimizer with. What
-  /// schedules and rollbacks made of the old one is forgotten. Nothing changes in a checkpoint that has this rate already.
+  /// Sets the learning rate of every parameter group to the one that the program builds its optimizer with. Discards changes by
+  /// schedules and rollbacks. Has no effect if the checkpoint already has this rate.
   void set_lr(double rate);
-  /// Throws checkpoint_error (E04) for a group that the checkpoint does not have.
+  /// Sets the rate of one group. Throws checkpoint_error (E04) if the checkpoint does not have the group.
   void set_lr(std::size_t group, double rate);
 
-  /// The recipe's slot, such as `clip`, may differ from this program's.
+  /// Accepts a checkpoint whose recipe differs from this program's in the given slot, such as `clip`.
   void accept_slot(std::string const& slot);
 
  private:
-  /// `head.weight` and its moment `head.weight.exp_avg` belong to `head`, `header.weight` does not.
+  /// Returns true if a tensor belongs to a module: `head.weight` and its moment `head.weight.exp_avg` belong to `head`,
+  /// `header.weight` does not.
   static bool belongs(std::string_view name, std::string_view to);
 
-  /// Calls `new_name(name)` for all that has a parameter's or buffer's name; an empty one means that it goes.
+  /// Replaces every parameter and buffer name by `new_name(name)`. An empty result removes the tensor.
   template <class NewName>
   void change(NewName const& new_name);
   nlohmann::json& rates();
@@ -60,10 +61,10 @@ class migration {
   snapshot& content_;
 };
 
-/// One change between two versions of a program. `name` is what the record of the run says of it.
+/// A named change between two versions of a program.
 struct migrate {
-  std::string name;                        ///< what the record of the run says of it
-  std::function<void(migration&)> change;  ///< what is changed
+  std::string name;                        ///< recorded in the run's record
+  std::function<void(migration&)> change;  ///< applies the change
 };
 
 }  // namespace keel::inline KEEL_MODE

@@ -12,16 +12,16 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// The model's own tensors by name, not copies.
+/// Returns the model's parameters and buffers by name. The tensors are not copied.
 tensor_map model_tensors(torch::nn::Module& model);
 
-/// The parameters and buffers as a safetensors file, which is replaced as a whole. Throws as save_safetensors of tensors.
+/// Saves parameters and buffers as a safetensors file, replacing it atomically. Throws as save_safetensors for tensors does.
 void save_safetensors(std::filesystem::path const& path, torch::nn::Module& model, string_map const& metadata = {});
 
-/// Throws checkpoint_error (E04), naming the first difference, unless `saved` has exactly the model's tensors.
+/// Throws checkpoint_error (E04) with the first difference unless `saved` has exactly the model's tensors.
 void require_same_model(tensor_map const& model, tensor_map const& saved, std::string const& source);
 
-/// Copies saved values into the model, in place, so that the optimizer still holds the same parameters.
+/// Copies saved values into the model in place, so that the optimizer's parameters stay valid.
 void load_model(torch::nn::Module& model, tensor_map const& saved, std::string const& source);
 
 }  // namespace keel::inline KEEL_MODE

@@ -1,6 +1,6 @@
-// An optimizer's state and options by the names of its parameters, never by position: LibTorch's own format swaps momenta
-// silently when parameters are registered in another order, and on 1.13 forgets the options.
-// Known: SGD, Adam, AdamW, RMSprop, Adagrad, LBFGS. For your own optimizer specialise optimizer_codec.
+// Saves an optimizer's state and options by parameter name, not by position. LibTorch's own format silently swaps momenta if
+// parameters are registered in another order, and in version 1.13 loses the options.
+// Supports SGD, Adam, AdamW, RMSprop, Adagrad and LBFGS. For other optimizers specialize optimizer_codec.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -130,7 +130,7 @@ struct optimizer_codec<torch::optim::LBFGS> {
   using options = torch::optim::LBFGSOptions;
   using state = torch::optim::LBFGSParamState;
   static constexpr char const* name = "LBFGS";
-  /// One state of all parameters, flattened into a vector, under the first one's name.
+  /// One state for all parameters, flattened into a vector and stored under the first parameter's name.
   static constexpr bool is_joint = true;
   static void visit_options(auto& archive, options& of) {
     std::optional<std::int64_t> max_eval;
@@ -161,7 +161,7 @@ struct optimizer_codec<torch::optim::LBFGS> {
   }
 
  private:
-  /// A list is a deque here; what `al` holds is written before it is read.
+  /// Converts LibTorch's deque to a vector and back. The archive either reads or writes it.
   static void visit_list(auto& archive, char const* field, auto& list) {
     std::vector<at::Tensor> all(list.begin(), list.end());
     archive(field, all);
@@ -173,7 +173,7 @@ struct optimizer_codec<torch::optim::LBFGS> {
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Calls `use(codec)` with the codec of the optimizer's dynamic type; false: keel does not know it.
+/// Calls `use(codec)` with the codec of the optimizer's dynamic type. Returns false if keel has no codec for it.
 template <class Use>
 bool with_known_codec(torch::optim::Optimizer& optimizer, Use&& use) {
   bool found = false;
@@ -191,7 +191,7 @@ bool with_known_codec(torch::optim::Optimizer& optimizer, Use&& use) {
   return found;
 }
 
-/// The same. Throws error (S05) for an optimizer that keel does not know.
+/// As above, but throws error (S05) if keel has no codec.
 template <class Use>
 void with_optimizer_codec(torch::optim::Optimizer& optimizer, Use&& use) {
   if (with_known_codec(optimizer, std::forward<Use>(use))) return;
@@ -211,7 +211,7 @@ struct state_visitor {
   void visit(auto& archive) { Codec::visit_state(archive, state); }
 };
 
-/// A group's options by name; of an optimizer that keel does not know the learning rate alone.
+/// Returns a group's options by name; only the learning rate for an optimizer without a codec.
 inline nlohmann::json options_of(torch::optim::Optimizer& optimizer, torch::optim::OptimizerParamGroup& group) {
   nlohmann::json options;
   tensor_map none;
@@ -223,7 +223,7 @@ inline nlohmann::json options_of(torch::optim::Optimizer& optimizer, torch::opti
   return options;
 }
 
-/// True for an optimizer whose state is one of all parameters.
+/// True if the optimizer has one state for all parameters.
 template <class Codec>
 inline constexpr bool is_joint = requires { requires Codec::is_joint; };
 
@@ -248,7 +248,7 @@ struct state_placer {
           "E05", source + ": " + field + " of " + name + " has another shape than the parameter. Take an older checkpoint.");
     }
     tensor = tensor.to(parameter.device());
-    // In memory as the parameter lies, as it was before it was saved.
+    // Restores the parameter's memory layout, which the state had before it was saved.
     if (tensor.dim() != 0 && tensor.strides() != parameter.strides() && parameter.is_non_overlapping_and_dense()) {
       tensor = at::empty_strided(parameter.sizes(), parameter.strides(), tensor.options()).copy_(tensor);
     }
@@ -261,7 +261,7 @@ struct state_placer {
 
 namespace keel::inline KEEL_MODE {
 
-/// Writes options to `object` and moments to `tensors`; the tensors are the optimizer's own, not copies.
+/// Writes options to `object` and moments to `tensors`. The tensors are not copied.
 inline void save_optimizer(torch::optim::Optimizer& optimizer, parameter_list const& parameters, nlohmann::json& object,
                            tensor_map& tensors) {
   detail::with_optimizer_codec(optimizer, [&]<class Codec>(Codec) {
@@ -288,8 +288,8 @@ inline void save_optimizer(torch::optim::Optimizer& optimizer, parameter_list co
   });
 }
 
-/// The reverse. Throws checkpoint_error: E04 for another optimizer or other parameters, E05 for missing or misshapen state.
-/// The optimizer is only changed after everything was found good.
+/// Restores what save_optimizer saved. Throws checkpoint_error: E04 for another optimizer or other parameters, E05 for missing
+/// or misshapen state. The optimizer is changed only once all checks have passed.
 inline void load_optimizer(torch::optim::Optimizer& optimizer, parameter_list const& parameters, nlohmann::json const& object,
                            tensor_map const& tensors, std::string const& source) {
   detail::with_optimizer_codec(optimizer, [&]<class Codec>(Codec) {

@@ -1,4 +1,4 @@
-// One checkpoint's directory, read and compared with its manifest byte by byte.
+// Reads a checkpoint directory and verifies every byte against its manifest.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ inline file_record const& record_of(manifest const& all, std::filesystem::path c
   return found->second;
 }
 
-/// Throws checkpoint_error (E05) where a directory `step-..`, whatever stands before and after it, has another update's name.
+/// Throws checkpoint_error (E05) if the directory's name contains `step-` with the number of another update.
 inline void require_matching_name(std::filesystem::path const& directory, manifest const& all) {
   std::string const name = (directory.has_filename() ? directory : directory.parent_path()).filename().string();
   std::size_t const begin = name.rfind("step-");
@@ -51,7 +51,7 @@ inline std::uint64_t verify_size(file_system& files, std::filesystem::path const
   return size;
 }
 
-/// Compares each tensor with its checksum while it is read.
+/// Verifies the checksum of each tensor as it is read.
 struct tensor_checksum_verifier {
   static constexpr bool wanted = true;
   file_record const& expected;
@@ -98,7 +98,7 @@ inline nlohmann::json read_state(file_system& files, std::filesystem::path const
 inline constexpr char const* checkpoint_files[] = {"model.safetensors", "optimizer.safetensors", "state.safetensors",
                                                    "state.json"};
 
-/// Of a checkpoint with this manifest: those that each has, and what other ranks than 0 wrote.
+/// Returns the names of a checkpoint's files: the common ones and those of ranks above 0.
 inline std::vector<std::string> checkpoint_file_names(manifest const& all) {
   std::vector<std::string> names(std::begin(checkpoint_files), std::end(checkpoint_files));
   for (auto const& [name, record] : all.files) {
@@ -107,10 +107,10 @@ inline std::vector<std::string> checkpoint_file_names(manifest const& all) {
   return names;
 }
 
-/// What the state's tensors of a rank other than 0 have before their names in a snapshot.
+/// The prefix of the state tensors of a rank above 0 in a snapshot.
 inline std::string rank_prefix(int rank) { return "ranks/" + std::to_string(rank) + "/"; }
 
-/// Adds the tensors of a file, under `prefix`.
+/// Adds the tensors of a file, with `prefix` before their names.
 inline void read_tensors_into(tensor_map& to, file_system& files, std::filesystem::path const& directory,
                               std::string const& name, manifest const& all, std::string const& prefix) {
   for (auto& [tensor, values] : read_tensors(files, directory, name.c_str(), all)) {
@@ -124,7 +124,7 @@ inline void read_tensors_into(tensor_map& to, file_system& files, std::filesyste
 
 namespace keel::inline KEEL_MODE {
 
-/// The manifest of the checkpoint in `directory`. Throws checkpoint_error (E05) if it or one of the files is missing.
+/// Reads the manifest of the checkpoint in `directory`. Throws checkpoint_error (E05) if it or one of the files is missing.
 inline manifest read_manifest(std::filesystem::path const& directory, file_system& files = real_files()) {
   auto const require = [&](char const* name) {
     if (!files.exists(directory / name)) detail::throw_damaged_checkpoint(directory / name, "is missing");
@@ -136,8 +136,8 @@ inline manifest read_manifest(std::filesystem::path const& directory, file_syste
   return all;
 }
 
-/// Reads the checkpoint in `directory` and compares every byte with its manifest. Throws checkpoint_error (E05) that names what
-/// differs from what was saved.
+/// Reads the checkpoint in `directory` and verifies every byte against its manifest. Throws checkpoint_error (E05) with the
+/// first difference.
 inline snapshot read_checkpoint(std::filesystem::path const& directory, file_system& files = real_files()) {
   manifest const all = read_manifest(directory, files);
   snapshot content;

@@ -1,8 +1,8 @@
-// safetensors: tensors by name in a file that every framework loads, that maps into memory and that never runs code.
-// Two names of one tensor (tied weights) are stored once; `__metadata__` keeps "alias:NAME" -> "STORED_NAME" for the other,
-// and loading gives both names the same tensor again. Views that only overlap are stored whole, each by itself.
-// In several files with an index: sharded_safetensors.hpp. Mapped into memory: mapped_safetensors.hpp. Single tensors and
-// slices of a file: safetensors_file.hpp. Left out: checksums (the manifest's).
+// Reads and writes safetensors: named tensors in a file that every framework loads, that can be memory-mapped, and that never
+// runs code. A tensor with several names (tied weights) is stored once. `__metadata__` maps "alias:NAME" to "STORED_NAME", and
+// loading gives both names the same tensor. Views that overlap partially are stored separately.
+// See sharded_safetensors.hpp for several files with an index, mapped_safetensors.hpp for memory mapping, and
+// safetensors_file.hpp for single tensors and slices. The format has no checksums; manifests do.
 #pragma once
 
 #include <cstddef>
@@ -19,22 +19,25 @@ void write_safetensors_to(std::function<void(char const*, std::size_t)> const& s
 
 namespace keel::inline KEEL_MODE {
 
-/// Calls `sink(char const* bytes, std::size_t count)` in file order; a tensor's bytes are valid during the call only.
+/// Writes a file's bytes by calling `sink(char const* bytes, std::size_t count)` in file order. `bytes` is valid only during
+/// the call.
 template <class Sink>
 void write_safetensors(tensor_map const& tensors, string_map const& metadata, Sink&& sink) {
   detail::write_safetensors_to([&sink](char const* bytes, std::size_t count) { sink(bytes, count); }, tensors, metadata);
 }
 
-/// `bytes` is the whole file, and need not outlive the call; `name` is what errors call it. Throws checkpoint_error (E05) for
-/// bytes that are not a whole safetensors file, out_of_memory_error (E09).
+/// Parses a file in memory. `bytes` is the whole file and need not outlive the call; `name` is used in errors. Throws
+/// checkpoint_error (E05) if it is not a complete safetensors file, and out_of_memory_error (E09).
 safetensors_content parse_safetensors(std::span<char const> bytes, std::string const& name);
 
-/// Replaces a file of this name as a whole: a crash, an error or a full disk leaves the older one, and tensors that are mapped
-/// from it stay as they are (replace_file.hpp). Throws data_error (E05) for a tensor that cannot be saved, file_error (E02).
+/// Writes a file, replacing an existing one atomically. After a crash, an error or a full disk the old file is intact, and
+/// tensors mapped from it stay valid (replace_file.hpp). Throws data_error (E05) for a tensor that cannot be saved, and
+/// file_error (E02).
 void save_safetensors(std::filesystem::path const& path, tensor_map const& tensors, string_map const& metadata = {});
 
-/// Reads each tensor straight into its memory, so that the file is never held twice. Throws checkpoint_error (E05) for a file
-/// that is not a whole safetensors file, out_of_memory_error (E09) for one that declares more than there is, file_error (E02).
+/// Loads a file. Reads each tensor directly into its memory, so that the file is never held twice. Throws checkpoint_error
+/// (E05) if it is not a complete safetensors file. Throws out_of_memory_error (E09) if it declares more data than fits in
+/// memory, and file_error (E02).
 safetensors_content load_safetensors(std::filesystem::path const& path);
 
 }  // namespace keel::inline KEEL_MODE

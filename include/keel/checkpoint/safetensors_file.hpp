@@ -1,5 +1,5 @@
-// One tensor, some rows of one, or names and shapes alone out of a safetensors file: opening it reads the header, and each call
-// what it asks for. For files that do not fit into memory, and for looking into one.
+// Random access to a safetensors file: names, shapes, single tensors or some of their rows. Opening reads only the header. For
+// files that do not fit into memory, and for inspection.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,29 +16,32 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Several threads may read from one. The file stays open, so that one which takes its place later changes nothing here.
+/// An open safetensors file. Reads from several threads are safe. The file stays open, so replacing it on disk has no effect
+/// here.
 class safetensors_file {
  public:
-  /// Throws checkpoint_error (E05) for a file that is not a whole safetensors file, file_error (E02).
+  /// Opens a file and reads its header. Throws checkpoint_error (E05) if it is not a complete safetensors file, and file_error
+  /// (E02).
   explicit safetensors_file(std::filesystem::path const& path);
 
-  /// Sorted; of a tensor with several, all.
+  /// Returns all names in sorted order, aliases included.
   std::vector<std::string> names() const;
-  /// Without the aliases.
+  /// Returns the metadata without the alias entries.
   string_map const& metadata() const { return metadata_; }
 
-  /// In elements, as the file says it. Throws checkpoint_error (E04) for a name that the file does not hold, as do all that
-  /// take one.
+  /// Returns the shape in elements, as stored in the header. Throws checkpoint_error (E04) for an unknown name, as all
+  /// functions with a name do.
   std::vector<std::int64_t> const& shape(std::string const& name) const { return entry(name).shape; }
-  /// The format's word, such as BF16.
+  /// Returns the dtype's name in the format, such as BF16.
   std::string_view dtype(std::string const& name) const { return safetensors_dtypes[entry(name).dtype].name; }
 
-  /// On the CPU, contiguous, and read again by every call; as bytes where load_safetensors gives bytes. Throws checkpoint_error
-  /// (E05) for a file that became shorter and for a bool other than 0 and 1, out_of_memory_error (E09), file_error (E02).
+  /// Reads a tensor into contiguous CPU memory, on every call. Returns bytes for the types for which load_safetensors does.
+  /// Throws checkpoint_error (E05) for a truncated file and for a bool other than 0 and 1. Throws out_of_memory_error (E09) and
+  /// file_error (E02).
   at::Tensor tensor(std::string const& name) const { return read(entry(name)); }
 
-  /// The slice [begin, end) of the first dimension. Throws error (E12) for rows that are not there, or that packed elements do
-  /// not begin or end at whole bytes, and what tensor() throws.
+  /// Reads rows [begin, end) of the first dimension. Throws error (E12) for rows out of range, and for rows of packed elements
+  /// that are not byte-aligned. Throws also what tensor() throws.
   at::Tensor rows(std::string const& name, std::int64_t begin, std::int64_t end) const;
 
  private:
@@ -51,7 +54,7 @@ class safetensors_file {
   std::filesystem::path path_;
   file_handle file_;
   std::vector<safetensors_entry> entries_;
-  std::map<std::string, std::size_t> entry_of_;  ///< aliases, too
+  std::map<std::string, std::size_t> entry_of_;  ///< includes aliases
   string_map metadata_;
   std::uint64_t data_begin_ = 0;
 };

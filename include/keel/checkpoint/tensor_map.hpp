@@ -1,4 +1,4 @@
-// Tensors by name, which is what files hold.
+// Named tensors, the content of safetensors files.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,15 +11,15 @@ namespace keel::inline KEEL_MODE {
 
 /// Tensors by name.
 using tensor_map = std::map<std::string, at::Tensor>;
-/// Texts by name.
+/// Strings by name.
 using string_map = std::map<std::string, std::string>;
 
-/// What a safetensors file holds.
+/// The content of a safetensors file.
 struct safetensors_content {
-  tensor_map tensors;   ///< on the CPU, contiguous; an alias is the same at::Tensor
-  string_map metadata;  ///< without the aliases
-  /// The dtype, such as F8_E4M3, of each tensor that came as uint8 because this LibTorch has no type for it: in the tensor's
-  /// shape and one more dimension for the bytes of an element of several, or in one dimension for the packed F4 and F6.
+  tensor_map tensors;   ///< on the CPU, contiguous; aliases share one at::Tensor
+  string_map metadata;  ///< without the alias entries
+  /// The dtype, such as F8_E4M3, of each tensor that was loaded as uint8 because this LibTorch lacks the type. The shape is the
+  /// tensor's, with an extra last dimension if an element has several bytes. Packed F4 and F6 tensors have one dimension.
   string_map as_bytes;
 };
 

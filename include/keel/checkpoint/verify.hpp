@@ -1,4 +1,4 @@
-// Everything that is wrong with a checkpoint, for people and tools; a run that loads one stops at the first.
+// Finds all damage in a checkpoint. Loading, in contrast, throws at the first.
 #pragma once
 
 #include <filesystem>
@@ -9,8 +9,8 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// A sentence for each thing in which the checkpoint in `directory` is not what was saved; none: every byte is. Throws
-/// file_error (E02) where the disk does not let it be read.
+/// Returns a message for each way in which the checkpoint in `directory` differs from its manifest; empty if every byte
+/// matches. Throws file_error (E02) if the disk cannot be read.
 inline std::vector<std::string> find_damage(std::filesystem::path const& directory, file_system& files = real_files()) {
   std::vector<std::string> found;
   auto const note = [&](auto const& look) {

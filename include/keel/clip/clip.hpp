@@ -1,4 +1,4 @@
-// The mechanisms of keel::clip, on gradients that are unscaled and known to be finite.
+// The mechanisms of keel::clip. Gradients must be unscaled and finite.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -32,34 +32,34 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// A clip policy of your own: `static void clip(std::span<at::Tensor const> gradients, double norm)`, or with its state as a
-/// third argument.
+/// A user-defined clip policy: `static void clip(std::span<at::Tensor const> gradients, double norm)`, optionally with a state
+/// as third argument.
 template <class Policy>
 concept custom_clip = requires(std::span<at::Tensor const> gradients, double norm) { Policy::clip(gradients, norm); };
-/// A policy of your own that clips, and keeps a state.
+/// A user-defined clip policy that keeps a state.
 template <class Policy>
 concept custom_stateful_clip =
     stateful<Policy> && requires(std::span<at::Tensor const> gradients, double norm, typename Policy::state& state) {
       Policy::clip(gradients, norm, state);
     };
 
-/// The base of the state of a policy of keel that learns its limit from the norms of applied updates. The state has `double limit() const`,
-/// the largest norm that the next update may have, and `void accepted(step_outcome const&)`.
+/// Base class for the state of built-in policies that learn their limit from the norms of applied updates. The state has
+/// `double limit() const`, the largest norm allowed for the next update, and `void accepted(step_outcome const&)`.
 struct clip_history {};
 
-/// What clip::zscore remembers: the norms that recent updates were applied with. A clipped one enters as what it was cut to, so
-/// that one outlier does not raise the limit for the next.
+/// The state of clip::zscore: the norms of recent applied updates. Clipped updates enter the history at their clipped norm, so
+/// an outlier cannot raise the next limit.
 class norm_history : public clip_history {
  public:
   explicit norm_history(clip::settings const& settings)
       : settings_(settings), norms_(length(), std::max<std::size_t>(2, length() / 4)) {}
 
-  /// The largest norm that the next update may have; infinity where neither history nor at_most bounds it.
+  /// Returns the largest norm allowed for the next update. Returns infinity if neither the history nor at_most bounds it.
   double limit() const {
     double const bound = settings_.at_most > 0.0 ? settings_.at_most : std::numeric_limits<double>::infinity();
     return std::min(bound, norms_.limit(settings_.limit));
   }
-  /// An update was applied, with the limit that stood before it.
+  /// Records the norm of an applied update, clipped to the current limit.
   void accepted(step_outcome const& result) {
     norms_.push(keel::accepted(result, std::min(result.get<result::updated>().gradient_norm, limit())));
   }
@@ -102,7 +102,7 @@ struct state_type<Policy> {
 }  // namespace keel::detail::inline KEEL_MODE
 
 namespace keel::inline KEEL_MODE {
-/// The state that a clip policy keeps; empty for most.
+/// The state type of a clip policy; an empty type for stateless policies.
 template <class Policy>
 using state_of = typename detail::state_type<Policy>::type;
 
@@ -121,18 +121,18 @@ state_of<Policy> begin_clip_state(clip::settings const& settings) {
 
 namespace keel::inline KEEL_MODE {
 
-/// True where a joint norm of an order other than 2 is bounded, which is measured on the whole gradients.
+/// Returns true if the policy bounds a joint norm of an order other than 2, which needs the materialized gradients.
 constexpr bool has_other_order(clip::settings const& settings) {
   return settings.kind == clip::kind::global_norm && settings.order != 2.0;
 }
 
-/// True for a policy that bounds anything but the joint L2 norm: before it, the gradients are unscaled in memory.
+/// Returns true if the policy bounds anything but the joint L2 norm. Gradients are then unscaled in memory first.
 constexpr bool needs_materialized_gradients(clip::settings const& settings) {
   return settings.kind == clip::kind::value || settings.kind == clip::kind::adaptive || settings.kind == clip::kind::custom ||
          has_other_order(settings);
 }
 
-/// The largest joint L2 norm that the policy lets pass; infinity for a policy that bounds something else.
+/// Returns the largest joint L2 norm that the policy allows, or infinity if it bounds something else.
 template <class Policy>
 double norm_limit(state_of<Policy> const& state, clip::settings const& settings = detail::closed_settings<Policy>()) {
   if constexpr (std::derived_from<state_of<Policy>, clip_history>) {
@@ -157,7 +157,7 @@ inline void clip_global_norm(std::span<at::Tensor const> gradients, double norm,
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Whether one of the bool scalars is true; the host reads one number, however many there are and wherever they lie.
+/// Returns whether any of the bool scalars is true. The flags may be on several devices; the host reads one number.
 inline bool any_of(std::vector<at::Tensor> flags) {
   if (flags.empty()) return false;
   for (at::Tensor& flag : flags) flag = flag.to(flags.front().device());
@@ -168,7 +168,7 @@ inline bool any_of(std::vector<at::Tensor> flags) {
 
 namespace keel::inline KEEL_MODE {
 
-/// Clamps every element to [-limit, limit]; whether any was outside.
+/// Clamps every element to [-limit, limit]. Returns whether any element was outside.
 inline bool clip_value(std::span<at::Tensor const> gradients, double limit) {
   std::vector<at::Tensor> outside;
   for (at::Tensor const& gradient : gradients) {
@@ -179,9 +179,9 @@ inline bool clip_value(std::span<at::Tensor const> gradients, double limit) {
   return detail::any_of(outside);
 }
 
-/// Adaptive clipping (Brock et al. 2021): the gradient of each unit, a row of a matrix, a filter of a convolution, or a whole
-/// vector, is scaled to at most `ratio` times the norm of the unit's weights, which counts as at least `least`. Whether any
-/// was.
+/// Adaptive gradient clipping (Brock et al. 2021). Scales the gradient of each unit to at most `ratio` times the norm of the
+/// unit's weights, floored at `least`. A unit is a row of a matrix, a filter of a convolution, or a whole vector.
+/// Returns whether any gradient was scaled.
 inline bool clip_unit_wise(std::span<at::Tensor const> parameters, std::span<at::Tensor const> gradients, double ratio,
                            double least = 1e-3) {
   at::NoGradGuard no_grad;
@@ -193,7 +193,7 @@ inline bool clip_unit_wise(std::span<at::Tensor const> parameters, std::span<at:
       std::vector<std::int64_t> within;
       for (std::int64_t dimension = tensor.dim() > 1 ? 1 : 0; dimension < tensor.dim(); ++dimension)
         within.push_back(dimension);
-      // In double: a finite fp32 gradient must not overflow its own norm.
+      // In double, so that the norm of a finite fp32 gradient cannot overflow.
       at::Tensor const wide = tensor.to(at::kDouble);
       return within.empty() ? wide.abs() : at::linalg_vector_norm(wide, 2, within, /*keepdim=*/true);
     };
@@ -205,7 +205,7 @@ inline bool clip_unit_wise(std::span<at::Tensor const> parameters, std::span<at:
   return detail::any_of(outside);
 }
 
-/// Applies what looks at whole gradients and is not the program's own. Whether it changed any.
+/// Applies a built-in policy that needs the materialized gradients. Returns whether it changed any.
 inline bool clip_whole(std::span<at::Tensor const> parameters, std::span<at::Tensor const> gradients,
                        clip::settings const& settings) {
   at::NoGradGuard no_grad;
@@ -221,8 +221,8 @@ inline bool clip_whole(std::span<at::Tensor const> parameters, std::span<at::Ten
   return measured > settings.limit;
 }
 
-/// Applies a policy that looks at elements or is the program's own; `norm` is the joint L2 norm of the gradients. Whether it
-/// changed any; a custom policy is taken to have.
+/// Applies a policy that is user-defined or needs the materialized gradients. `norm` is the joint L2 norm of the gradients.
+/// Returns whether any gradient changed; always true for a user-defined policy.
 template <class Policy>
 bool apply_clip(std::span<at::Tensor const> parameters, std::span<at::Tensor const> gradients, double norm,
                 state_of<Policy>& state, clip::settings const& settings = detail::closed_settings<Policy>()) {
@@ -238,10 +238,12 @@ bool apply_clip(std::span<at::Tensor const> parameters, std::span<at::Tensor con
   }
 }
 
-/// For any LibTorch program: clips the parameters' gradients to a joint norm of the order `norm_type`, which is at least 1 and
-/// may be infinite, and returns the norm before. Unlike LibTorch's own, it leaves the gradients alone where the norm is not
-/// finite, so that the caller can still see which gradient is not; with `error_if_nonfinite` it throws nonfinite_error (E08). Throws error (E12) for a bound below 0 and for an order below 1.
-/// It looks at this rank's gradients alone: sum or average them over the ranks first.
+/// Clips gradients to a joint norm in place and returns the norm before clipping. For any LibTorch program. `norm_type` is at
+/// least 1 and may be infinity. Unlike the function of this name in LibTorch, leaves the gradients unchanged if the norm is not
+/// finite, so that the caller can find the cause.
+/// Throws nonfinite_error (E08) for a norm that is not finite if `error_if_nonfinite` is true. Throws error (E12) for a
+/// `max_norm` below 0 or NaN, and for a `norm_type` below 1.
+/// Not collective: uses this rank's gradients only. Sum or average them over the ranks first.
 inline double clip_grad_norm_(std::span<at::Tensor const> parameters, double max_norm, double norm_type = 2.0,
                               bool error_if_nonfinite = false) {
   if (!(norm_type >= 1.0)) {
@@ -280,7 +282,7 @@ inline double clip_grad_norm_(std::span<at::Tensor const> parameters, double max
   }
   return norm;
 }
-/// The same for one parameter.
+/// As above, for one parameter.
 inline double clip_grad_norm_(at::Tensor const& parameter, double max_norm, double norm_type = 2.0,
                               bool error_if_nonfinite = false) {
   return clip_grad_norm_(std::span<at::Tensor const>(&parameter, 1), max_norm, norm_type, error_if_nonfinite);

@@ -1,7 +1,11 @@
-// What keel needs to know of a batch: how many rows it has, a part of it, and how much it counts. Tensors, pairs, tuples and
-// arrays of tensors, vectors of tensors, which are its columns, vectors of anything else, which are its rows, and LibTorch's Example
-// with any target are known; for your own type specialise batch_traits, or give it `rows()`, `slice(begin, end)` and, if it is not a count of rows, `tokens()`. What else a type may say
-// is in oom/cut_batch.hpp.
+// batch_traits: counts the rows and tokens of a batch and slices it along its rows. Specializations exist for:
+//   - tensors: the first dimension is the batch dimension;
+//   - pairs, tuples and arrays of such types;
+//   - std::vector<at::Tensor>: each tensor is a column;
+//   - std::vector of any other type: each element is a row;
+//   - LibTorch's Example with any target.
+// For your own type, specialize batch_traits or provide `rows()` and `slice(begin, end)`. Add `tokens()` if tokens differ from
+// rows. oom/cut_batch.hpp lists further optional members.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,24 +26,24 @@ namespace keel::inline KEEL_MODE {
 template <class Batch>
 struct batch_traits;
 
-/// A batch that keel can count: rows are the first dimension.
+/// A batch type whose rows and tokens keel can count. The first dimension is the batch dimension.
 template <class Batch>
 concept countable_batch = requires(Batch const& batch) {
   { batch_traits<Batch>::rows(batch) } -> std::convertible_to<std::int64_t>;
   { batch_traits<Batch>::tokens(batch) } -> std::convertible_to<std::int64_t>;
 };
 
-/// A batch that keel can cut along its rows; oom::halve_micro_batch needs it.
+/// A batch type that keel can slice along its rows. Required by oom::halve_micro_batch.
 template <class Batch>
 concept sliceable_batch = countable_batch<Batch> && requires(Batch const& batch, std::int64_t row) {
   { batch_traits<Batch>::slice(batch, row, row) } -> std::convertible_to<Batch>;
 };
 
-/// A tensor: its first dimension are rows.
+/// A tensor whose first dimension is the batch dimension.
 template <>
 struct batch_traits<at::Tensor> {
   static std::int64_t rows(at::Tensor const& batch) { return batch.defined() && batch.dim() > 0 ? batch.size(0) : 0; }
-  /// Integers are token ids; anything else is counted by rows.
+  /// Returns numel() for integer tensors (token ids) of two or more dimensions, and the number of rows otherwise.
   static std::int64_t tokens(at::Tensor const& batch) {
     return batch.defined() && batch.dim() > 1 && at::isIntegralType(batch.scalar_type(), false) ? batch.numel() : rows(batch);
   }
@@ -66,11 +70,11 @@ constexpr bool is_tuple_of_batches() {
 
 namespace keel::inline KEEL_MODE {
 
-/// Tuples and pairs whose members are batches themselves: every member is cut, the first is counted.
+/// Tuples and pairs of batches. Every member is sliced; rows and tokens are those of the first member.
 template <class Tuple>
   requires(detail::is_tuple_of_batches<Tuple>())
 struct batch_traits<Tuple> {
-  using first = batch_traits<std::remove_cvref_t<std::tuple_element_t<0, Tuple>>>;  ///< what counts
+  using first = batch_traits<std::remove_cvref_t<std::tuple_element_t<0, Tuple>>>;  ///< the member that is counted
   static std::int64_t rows(Tuple const& batch) { return first::rows(std::get<0>(batch)); }
   static std::int64_t tokens(Tuple const& batch) { return first::tokens(std::get<0>(batch)); }
   static Tuple slice(Tuple const& batch, std::int64_t begin, std::int64_t end) {
@@ -82,10 +86,10 @@ struct batch_traits<Tuple> {
   }
 };
 
-/// Columns of a batch, as tensors with the same rows: every one is cut, the first is counted.
+/// Columns of a batch: tensors with the same number of rows. Every tensor is sliced; the first one is counted.
 template <>
 struct batch_traits<std::vector<at::Tensor>> {
-  using batch_type = std::vector<at::Tensor>;  ///< the batch
+  using batch_type = std::vector<at::Tensor>;  ///< the batch type
   static std::int64_t rows(batch_type const& batch) { return batch.empty() ? 0 : batch_traits<at::Tensor>::rows(batch[0]); }
   static std::int64_t tokens(batch_type const& batch) { return batch.empty() ? 0 : batch_traits<at::Tensor>::tokens(batch[0]); }
   static batch_type slice(batch_type const& batch, std::int64_t begin, std::int64_t end) {
@@ -96,11 +100,11 @@ struct batch_traits<std::vector<at::Tensor>> {
   }
 };
 
-/// An element is a row: a number of which the loss function loads what it needs, a game, an image with its boxes, an Example that
-/// no transform stacked.
+/// A vector whose elements are rows, such as row numbers that the loss function loads, games, or Examples that no transform
+/// stacked.
 template <class Row>
 struct batch_traits<std::vector<Row>> {
-  using batch_type = std::vector<Row>;  ///< the batch
+  using batch_type = std::vector<Row>;  ///< the batch type
   static std::int64_t rows(batch_type const& batch) { return static_cast<std::int64_t>(batch.size()); }
   static std::int64_t tokens(batch_type const& batch) { return rows(batch); }
   static batch_type slice(batch_type const& batch, std::int64_t begin, std::int64_t end) {
@@ -108,19 +112,20 @@ struct batch_traits<std::vector<Row>> {
   }
 };
 
-/// The batch of a step that takes none: a physical system, an environment that the loss function plays in. One row.
+/// The batch of a step that takes no data, such as a physical system or an environment. Counts as one row.
 struct no_batch {
   friend constexpr bool operator==(no_batch, no_batch) = default;
 };
 }  // namespace keel::inline KEEL_MODE
 
 namespace keel::detail::inline KEEL_MODE {
-/// A copy of a loss function without a batch may outlive the call, for an update that runs again; one that keeps state is the caller's.
+/// Copies a const-callable, copyable loss function, because an update that runs again may outlive the call. Any other function
+/// is held by reference.
 template <class LossOf, class Function = std::remove_cvref_t<LossOf>>
 using kept_function = std::conditional_t<std::invocable<Function const&> && std::copy_constructible<Function>, Function,
                                          std::remove_reference_t<LossOf>&>;
 
-/// A loss function without a batch, as one with it.
+/// Adapts a loss function without arguments to one that takes a no_batch.
 template <class LossOf>
 struct without_batch {
   LossOf call;
@@ -142,7 +147,7 @@ struct batch_traits<no_batch> {
 }  // namespace keel::inline KEEL_MODE
 
 namespace keel::detail::inline KEEL_MODE {
-/// The type of a public member `data` or `target`, without what the type's own rows() and slice() would say better.
+/// The type of the public data member `data`. Types that define their own rows() are excluded by resembles_example.
 template <class Example>
 using data_of = std::remove_cvref_t<decltype(std::declval<Example const&>().data)>;
 template <class Example>
@@ -167,11 +172,11 @@ constexpr bool is_sliceable_example() {
 
 namespace keel::inline KEEL_MODE {
 
-/// Types that look like LibTorch's data::Example: `data`, and `target` unless there is none. One whose target keel cannot cut is
-/// counted all the same.
+/// Types that resemble LibTorch's data::Example: a member `data` and optionally `target`. If the target cannot be sliced, the
+/// batch is still countable.
 template <detail::resembles_example Example>
 struct batch_traits<Example> {
-  using data = batch_traits<detail::data_of<Example>>;  ///< what counts
+  using data = batch_traits<detail::data_of<Example>>;  ///< the member that is counted
   static std::int64_t rows(Example const& batch) { return data::rows(batch.data); }
   static std::int64_t tokens(Example const& batch) { return data::tokens(batch.data); }
   static Example slice(Example const& batch, std::int64_t begin, std::int64_t end)
@@ -186,7 +191,7 @@ struct batch_traits<Example> {
   }
 };
 
-/// A user's type with the members that the header's opening names.
+/// User types with the members rows(), slice() and optionally tokens().
 template <class Batch>
   requires requires(Batch const& batch, std::int64_t row) {
     { batch.rows() } -> std::convertible_to<std::int64_t>;
@@ -204,7 +209,7 @@ struct batch_traits<Batch> {
   static Batch slice(Batch const& batch, std::int64_t begin, std::int64_t end) { return batch.slice(begin, end); }
 };
 
-/// What a batch's type, or that of a part of it, says of the data.
+/// Collects the data facts that a batch type and its element types declare.
 template <class Batch>
 constexpr data::settings batch_facts() {
   data::settings known = facts<slot::data, Batch>();

@@ -1,10 +1,10 @@
-// Several models, or tensors that are trained themselves, as the one module that a step or trainer takes:
+// Combines several models or trainable tensors into the single module that a step or trainer takes:
 //
 //     keel::bundle model{{"encoder", encoder}, {"decoder", decoder}};       one optimizer over both
 //     keel::bundle image{{"pixels", pixels}};                               style transfer, an adversarial example, a learned temperature
 //     torch::optim::Adam optimizer(model.parameters(), 1e-3);
 //
-// It shares them with the program, which calls them by their own names. Left out: a forward(), which only the program knows.
+// The modules are shared: the program keeps calling them through its own variables. A bundle has no forward().
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -21,22 +21,22 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Several models and tensors as one module.
+/// A module that holds several named modules and tensors.
 class bundle : public torch::nn::Module {
  public:
-  /// One of them: a module holder such as torch::nn::Linear, a shared pointer to a module, or a tensor.
+  /// A named entry: a module holder such as torch::nn::Linear, a shared pointer to a module, or a tensor.
   class part {
    public:
-    /// A module, under this name.
+    /// Constructs an entry from a shared pointer to a module.
     template <std::derived_from<torch::nn::Module> Module>
     part(std::string name, std::shared_ptr<Module> module) : name_(std::move(name)), module_(std::move(module)) {}
-    /// A module holder, such as torch::nn::Linear.
+    /// Constructs an entry from a module holder such as torch::nn::Linear.
     template <class Holder>
       requires requires(Holder const& holder) {
         { holder.ptr() } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
       }
     part(std::string name, Holder const& holder) : part(std::move(name), std::shared_ptr<torch::nn::Module>(holder.ptr())) {}
-    /// A tensor, which is trained where it requires grad.
+    /// Constructs an entry from a tensor. It is trained only if it requires grad.
     part(std::string name, at::Tensor tensor) : name_(std::move(name)), tensor_(std::move(tensor)) {}
 
    private:
@@ -46,8 +46,8 @@ class bundle : public torch::nn::Module {
     at::Tensor tensor_;
   };
 
-  /// Throws error (E11) for a name that stands twice, is empty or has a point in it, for no module, and for a tensor that no optimizer
-  /// can train because it was computed from others.
+  /// Registers each part under its name. Throws error (E11) for a duplicate or empty name, a name with a dot, an empty part,
+  /// and a tensor that is not a leaf.
   bundle(std::initializer_list<part> parts) : torch::nn::Module("bundle") {
     for (part const& one : parts) add(one);
   }

@@ -1,5 +1,5 @@
-// keel's exceptions. Each carries a short id that programs may compare and a sentence that names the thing and the way out.
-// A recipe's id is its rule's; the ids of the running program are append-only, never a rule's, and listed here:
+// keel's exceptions. Each has a short, stable id that programs may compare, and a message with the problem and its fix.
+// For a rejected recipe the id is that of the rule. Runtime ids are append-only and never equal a rule's id:
 //   E01 run directory      E02 file             E03 checkpoint of another recipe   E04 checkpoint of another model
 //   E05 checkpoint content E06 batch            E07 loss                           E08 non-finite values
 //   E09 out of memory      E10 loss scale       E11 optimizer                      E12 options
@@ -19,88 +19,88 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// The base of all of keel's exceptions.
+/// Base class of all keel exceptions.
 class error : public std::runtime_error {
  public:
-  /// For an id, such as "E02", and a sentence; what() puts the id in brackets before it.
+  /// Constructs the exception from an id such as "E02" and a message. what() returns "[id] message".
   error(std::string id, std::string const& sentence) : std::runtime_error("[" + id + "] " + sentence), id_(std::move(id)) {}
-  /// Such as "E02" or a rule's "A01".
+  /// Returns the id, such as "E02" or, for a rule, "A01".
   std::string const& id() const noexcept { return id_; }
 
  private:
   std::string id_;
 };
 
-/// A recipe that breaks a rule which only construction can decide, or a configuration file that breaks one; `id()` is the first
-/// broken rule's.
+/// Thrown if a recipe breaks a rule that is checked at construction, or if a configuration file breaks a rule. `id()` is that
+/// of the first broken rule.
 class recipe_error : public error {
  public:
-  /// For the first broken rule, the sentences of all, and the ids of all.
+  /// Takes the id of the first broken rule, the messages of all broken rules, and their ids.
   recipe_error(std::string const& id, std::string const& sentences, std::vector<std::string> ids = {})
       : error(id, sentences), ids_(ids.empty() ? std::vector<std::string>{id} : std::move(ids)) {}
-  /// Of all broken rules, in the order of the sentences.
+  /// Returns the ids of all broken rules, in the order of their messages.
   std::vector<std::string> const& ids() const noexcept { return ids_; }
 
  private:
   std::vector<std::string> ids_;
 };
-/// The run directory or a file in it: missing, not writable, full, in use.
+/// The run directory or a file in it is missing, not writable, full or in use.
 struct file_error : error {
   using error::error;
 };
-/// A checkpoint that cannot be loaded: damaged, or of another recipe, model or optimizer.
+/// A checkpoint cannot be loaded: it is damaged, or belongs to another recipe, model or optimizer.
 struct checkpoint_error : error {
   using error::error;
 };
-/// A batch or loss that cannot be trained on: empty, of a wrong shape, not a scalar.
+/// A batch or loss cannot be used for training: it is empty, has a wrong shape, or is not a scalar.
 struct data_error : error {
   using error::error;
 };
-/// Skipped updates, and the recipe tolerates no more of them.
+/// An update was skipped and the recipe tolerates no more skipped updates.
 class skip_limit_error : public error {
  public:
-  /// For an id, a sentence, and the reason where a limit was reached.
+  /// Takes an id, a message, and the reason if a limit was reached.
   skip_limit_error(std::string id, std::string const& sentence, std::optional<reason> limit = std::nullopt)
       : error(std::move(id), sentence), limit_(limit) {}
-  /// Why the last of them was skipped, where a policy has a limit that is reached: fit then returns result::gave_up. Nothing where the
-  /// first one is an error.
+  /// The reason of the last skipped update if a policy's limit was reached; fit then returns result::gave_up. Empty if the
+  /// policy throws on the first one.
   std::optional<reason> limit() const noexcept { return limit_; }
 
  private:
   std::optional<reason> limit_;
 };
-/// NaN or infinity.
+/// A loss, gradient or buffer is NaN or infinite.
 struct nonfinite_error : skip_limit_error {
   using skip_limit_error::skip_limit_error;
 };
-/// Finite losses or gradient norms far above their history.
+/// Finite losses or gradient norms were far above their history.
 struct diverged_error : skip_limit_error {
   using skip_limit_error::skip_limit_error;
 };
-/// A learning rate that no update can use, or one that the program wrote beside a schedule policy.
+/// A learning rate is unusable, or the program wrote one although the recipe has a schedule policy.
 struct learning_rate_error : error {
   using error::error;
 };
-/// Gradients, parameters or optimizer state that something else than the step changed while they were the step's.
+/// Code outside the step modified gradients, parameters or optimizer state during an open update.
 struct interference_error : error {
   using error::error;
 };
-/// Several ranks: a launcher that contradicts itself, ranks that do not meet, one that is gone, too late, or does something else.
+/// A multi-rank failure: conflicting launcher variables, a failed rendezvous, or a rank that is gone, late or diverged.
 struct world_error : error {
   using error::error;
 };
-/// Memory ran out, and the recipe has no rung for it.
+/// Memory ran out and the recipe has no rung that handles it.
 struct out_of_memory_error : error {
   using error::error;
 };
 
-/// What an exception says without the id before it, for a sentence that has one.
+/// Removes the leading "[id] " from an exception's message, to embed it in another one.
 inline std::string without_id(std::string const& words) {
   std::size_t const end = words.starts_with('[') ? words.find("] ") : std::string::npos;
   return end == std::string::npos ? words : words.substr(end + 2);
 }
 
-/// The exception for a rule that is decided while the run goes on: its id, its text, and what happened here.
+/// Makes the exception for a rule that is checked at run time, from the rule's id and text. `here` is an optional prefix.
 template <class Error, class Rule>
 Error broken_rule(std::string const& here = {}) {
   std::string const sentence = Rule::text;

@@ -1,5 +1,5 @@
-// finite<T>: a number that was looked at. `nan > threshold` is false, so a comparison with a threshold takes a finite<T> and
-// nothing else (N03); whoever has a raw number asks as_finite first and says what happens if it is not.
+// finite<T>: a floating-point number that was checked for NaN and infinity. `nan > threshold` is false, so comparisons with a
+// threshold accept only a finite<T> (N03). Call as_finite to convert a raw number and to handle the failure.
 #pragma once
 
 #if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
@@ -20,25 +20,25 @@ namespace keel::inline KEEL_MODE {
 template <std::floating_point Number>
 class finite;
 
-/// The number if it is finite, otherwise nothing.
+/// Returns the number if it is finite, and nullopt otherwise.
 template <std::floating_point Number>
 std::optional<finite<Number>> as_finite(Number number) {
   if (!std::isfinite(number)) return std::nullopt;
   return finite<Number>(finite<Number>::looked_at, number);
 }
 
-/// A number that is neither NaN nor infinite; keel::as_finite makes it.
+/// A number that is neither NaN nor infinite. Created by keel::as_finite.
 template <std::floating_point Number>
 class finite {
  public:
-  /// Rejected (N03): a raw number may be NaN.
+  /// Does not compile (N03): a raw number may be NaN.
   template <class Raw>
     requires std::is_arithmetic_v<Raw>
   finite(Raw const&) : value_() {
     detail::reject_call<rule::N03, Raw>();
   }
 
-  /// The number.
+  /// Returns the number.
   Number value() const { return value_; }
   friend auto operator<=>(finite const&, finite const&) = default;
 
@@ -50,12 +50,12 @@ class finite {
   Number value_;
 };
 
-/// A threshold is the program's own and needs no look.
+/// Returns true if the number is above the threshold. The threshold itself is not checked.
 template <std::floating_point Number>
 bool exceeds(finite<Number> const& number, std::type_identity_t<Number> threshold) {
   return number.value() > threshold;
 }
-/// Rejected (N03): what is on neither side needs a decision first.
+/// Does not compile (N03): a raw or optional number must be checked with as_finite first.
 template <class Raw>
   requires std::is_arithmetic_v<Raw> || requires(Raw const& raw) { raw.has_value(); }
 bool exceeds(Raw const&, double) {

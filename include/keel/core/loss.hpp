@@ -1,5 +1,7 @@
-// What a loss function may return: a scalar tensor that is the mean over the batch's rows, a mean with its own weight
-// where rows do not count alike (masked tokens, packed sequences), or several losses by name, which are summed:
+// The return types of a loss function: a scalar tensor, weighted_loss or losses.
+//   - A scalar tensor is the mean over the batch's rows.
+//   - weighted_loss is a mean with its own weight, for rows of unequal weight (masked tokens, packed sequences).
+//   - losses holds several named losses, which are summed:
 //     return keel::losses{{"policy", policy_loss}, {"value", value_loss, 0.5}};
 #pragma once
 
@@ -17,31 +19,32 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// One of several losses.
+/// A named term of a sum of losses.
 struct named_loss {
-  std::string name;     ///< in the record: "loss/name"
-  at::Tensor value;     ///< scalar, floating point: a mean over the batch's rows
-  double weight = 1.0;  ///< its factor in the sum
+  std::string name;     ///< recorded as "loss/name"
+  at::Tensor value;     ///< scalar, floating point: the mean over the batch's rows
+  double weight = 1.0;  ///< the factor in the sum
 };
 
-/// A mean over `weight` equal things, such as the tokens that were not masked.
+/// A mean over `weight` items of equal weight, such as unmasked tokens.
 struct weighted_loss {
   at::Tensor mean;                     ///< scalar, floating point
-  double weight = 1.0;                 ///< zero or above; of zero, the micro-batch counts for nothing
-  std::vector<named_loss> parts = {};  ///< that `mean` is the sum of, where the program names them
+  double weight = 1.0;                 ///< at least 0; a micro-batch of weight 0 is ignored
+  std::vector<named_loss> parts = {};  ///< the named terms of `mean`, if the program names them
 };
 
-/// Losses by name. Each is recorded as "loss/name", without its factor, and one that is not finite is named where the update is
-/// skipped.
+/// Named losses, which are summed. Each is recorded as "loss/name", without its factor. A skipped update reports the name of
+/// the non-finite loss.
 class losses {
  public:
-  /// Throws data_error (E07) for a part without a name, two of one name, and a value that is not one floating-point number.
+  /// Throws data_error (E07) for an empty or duplicate name, a factor that is not finite, and a value that is not a
+  /// floating-point scalar.
   losses(std::initializer_list<named_loss> parts) {
     for (named_loss const& one : parts) add(one.name, one.value, one.weight);
   }
   losses() = default;
 
-  /// One more, as in a loop over heads. Throws as the constructor does.
+  /// Adds one loss, for example in a loop over heads. Throws as the constructor does.
   losses& add(std::string name, at::Tensor value, double weight = 1.0) {
     auto const fail = [&](std::string const& words) { throw data_error("E07", "the loss \"" + name + "\" " + words); };
     if (name.empty()) fail("has an empty name. Give it one, such as \"value\".");
@@ -56,13 +59,13 @@ class losses {
     parts_.push_back({std::move(name), std::move(value), weight});
     return *this;
   }
-  /// The means count for so many equal things, as in keel::weighted_loss, and not for the batch's rows.
+  /// Sets the number of items that the means are over, as in keel::weighted_loss. The default is the number of rows.
   losses& over(double weight) {
     weight_ = weight;
     return *this;
   }
 
-  /// The sum of all, each times its factor, from the first to the last. Throws data_error (E07) if there are none.
+  /// Returns the sum of all losses times their factors, in insertion order. Throws data_error (E07) if there are no losses.
   at::Tensor total() const {
     if (parts_.empty()) throw data_error("E07", "keel::losses is empty. Name at least one loss.");
     at::Tensor sum;
@@ -72,9 +75,9 @@ class losses {
     }
     return sum;
   }
-  /// The losses, in the order in which they were added.
+  /// Returns the losses in insertion order.
   std::vector<named_loss> const& parts() const { return parts_; }
-  /// The weight that over() gave; nothing: the batch's rows.
+  /// Returns the weight set by over(), or nullopt if the losses count by rows.
   std::optional<double> weight() const { return weight_; }
 
  private:
@@ -82,13 +85,13 @@ class losses {
   std::optional<double> weight_;
 };
 
-/// What a loss function returned, as a weighted loss: itself.
+/// Converts the return value of a loss function to a weighted_loss. This overload returns its argument.
 inline weighted_loss as_weighted_loss(weighted_loss loss, std::int64_t /*rows*/) { return loss; }
-/// A mean that counts for the batch's rows.
+/// Converts a mean; its weight is the number of rows.
 inline weighted_loss as_weighted_loss(at::Tensor loss, std::int64_t rows) {
   return {std::move(loss), static_cast<double>(rows)};
 }
-/// The sum of the losses, which counts for their weight or the batch's rows. Throws data_error (E07) without one.
+/// Converts named losses; the weight is that of over(), or the number of rows. Throws data_error (E07) if there are no losses.
 inline weighted_loss as_weighted_loss(losses const& all, std::int64_t rows) {
   return {all.total(), all.weight().value_or(static_cast<double>(rows)), all.parts()};
 }

@@ -1,5 +1,5 @@
-// Distinguishes an out-of-memory from every other error. On a GPU it is a separate type; on the CPU LibTorch throws a plain
-// c10::Error, which only its words distinguish. A retry after any other CUDA error would run on a corrupt context (O12).
+// Distinguishes out-of-memory exceptions from all others. On a GPU they have their own type. On the CPU LibTorch throws a plain
+// c10::Error that only its message identifies. Other CUDA errors must not be retried: they leave a corrupt context (O12).
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// True for the exceptions by which LibTorch and the standard library say that memory ran out.
+/// Returns true if LibTorch or the standard library threw this exception because memory ran out.
 bool is_out_of_memory(std::exception const& thrown);
 
-/// The first line of an exception's message, without LibTorch's backtrace.
+/// Returns the first line of an exception's message, without LibTorch's backtrace.
 std::string first_line(std::exception const& thrown);
 
 }  // namespace keel::inline KEEL_MODE
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Inside the handler of `thrown`: throws out_of_memory_error (E09) where LibTorch says that memory ran out, and `thrown` otherwise.
+/// Call from the handler of `thrown`. Throws out_of_memory_error (E09) if memory ran out, and rethrows `thrown` otherwise.
 [[noreturn]] void rethrow_named(std::exception const& thrown, std::int64_t updates, char const* where, char const* way_out);
 
 template <class Run>
@@ -31,13 +31,13 @@ void name_out_of_memory(std::int64_t updates, char const* where, char const* way
   }
 }
 
-/// Runs a part of the update after so many; throws out_of_memory_error (E09) where LibTorch says that memory ran out.
+/// Runs a part of an update. Throws out_of_memory_error (E09) with the number of completed updates if memory runs out.
 template <class Run>
 void name_out_of_memory(std::int64_t updates, Run const& run) {
   name_out_of_memory(
       updates, "", "Add keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>, or make the batch smaller.", run);
 }
-/// The same where the parameters are being changed, by one of keel's optimizers.
+/// As above, for the optimizer step of one of keel's optimizers, which may leave parameters half updated.
 template <class Run>
 void name_out_of_memory_inside_engine(std::int64_t updates, Run const& run) {
   name_out_of_memory(
@@ -46,7 +46,7 @@ void name_out_of_memory_inside_engine(std::int64_t updates, Run const& run) {
       "LibTorch's operators, which take memory of a parameter's size: use such parameters, or a smaller batch.",
       run);
 }
-/// The same where the parameters are being changed, by any other.
+/// As above, for the optimizer step of any other optimizer.
 template <class Run>
 void name_out_of_memory_inside_update(std::int64_t updates, Run const& run) {
   name_out_of_memory(

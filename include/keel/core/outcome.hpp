@@ -1,5 +1,5 @@
-// What a step, and what a run came to, as values. A skipped update is an outcome like any other: schedule, metrics, cadence and
-// the stop poll all see it.
+// The outcomes of a step and of a run. A skipped update is a normal outcome: schedules, metrics, cadences and the stop check
+// all see it.
 #pragma once
 
 #include <concepts>
@@ -21,11 +21,11 @@ enum class reason : unsigned char {
   scale_overflow,
   loss_spike,
   gradient_spike,
-  zero_weight,  ///< no row of it counted, as where all labels are masked
+  zero_weight,  ///< no row has weight, for example because all labels are masked
   out_of_memory
 };
 
-/// A few words, such as "non-finite loss".
+/// Returns a short description, such as "non-finite loss".
 inline char const* to_string(reason why) {
   switch (why) {
     case reason::nonfinite_loss:
@@ -48,15 +48,15 @@ inline char const* to_string(reason why) {
   return "unknown";
 }
 
-/// The cases of step_outcome and outcome.
+/// The alternatives of step_outcome and outcome.
 namespace result {
 
-/// A micro-batch was added; the update waits for more.
+/// A micro-batch was accumulated; the update needs more of them.
 struct accumulated {
-  std::int64_t micro_batches;  ///< so far
-  std::int64_t of;             ///< that the update takes
+  std::int64_t micro_batches;  ///< accumulated so far
+  std::int64_t of;             ///< needed for the update
 };
-/// The update is under way on a device; the next call, or settle(), returns its outcome.
+/// The update is still running on a device. The next call, or settle(), returns its outcome.
 struct pending {};
 /// The update was applied.
 struct updated {
@@ -65,27 +65,26 @@ struct updated {
   double learning_rate;  ///< of the first parameter group
   bool clipped = false;  ///< the clip policy changed the gradients
 };
-/// The update was attempted and not applied: parameters, optimizer state and schedule are as they were before it.
+/// The update was attempted and rejected. Parameters, optimizer state and schedule are unchanged.
 struct skipped {
-  reason why;  ///< the reason
-  std::string
-      where;  ///< the first parameter with a non-finite gradient, the named loss or the buffer that is not finite, or empty
+  reason why;         ///< the reason
+  std::string where;  ///< the first non-finite parameter gradient, named loss or buffer; may be empty
   std::string origin =
-      {};  ///< where the first value that is not finite came from, in words; empty where keel::incident did not look
+      {};  ///< a description of the first non-finite value's source; empty unless keel::incident searched for it
 };
-/// The ladder's last rung was reached, or the policy that skips updates tolerates no more of them.
+/// The last rung of the ladder was reached, or the policy tolerates no more skipped updates.
 struct gave_up {
   reason why;          ///< the reason of the last skipped update, or out_of_memory
-  std::string detail;  ///< of skipped updates the sentence of the error that a step throws
+  std::string detail;  ///< for skipped updates, the message of the error that a step throws
 };
-/// The run reached its length, or the end of its data.
+/// The run reached its length or the end of its data.
 struct finished {
-  std::int64_t updates;  ///< applied, over all starts of the run
+  std::int64_t updates;  ///< applied updates, including earlier starts of the run
 };
-/// The run was asked to stop, and saved a checkpoint if its recipe has them.
+/// The run was asked to stop. It has saved a checkpoint if its recipe has checkpoints.
 struct stopped {
-  int signal;            ///< 0: by trainer::request_stop
-  std::int64_t updates;  ///< applied, over all starts of the run
+  int signal;            ///< the signal's number; 0 for trainer::request_stop
+  std::int64_t updates;  ///< applied updates, including earlier starts of the run
 };
 
 }  // namespace result
@@ -94,7 +93,7 @@ struct stopped {
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// A case of a temporary, or nothing: asked as a pointer is, and kept for as long as it is named.
+/// Holds an alternative of a temporary, or nothing. Converts to bool and compares with nullptr, as a pointer does.
 template <class Case>
 class held_case : public std::optional<Case> {
  public:
@@ -106,46 +105,47 @@ class held_case : public std::optional<Case> {
   friend bool operator==(held_case const& one, std::nullptr_t) { return !one.has_value(); }
 };
 
-/// One of the cases, and how to ask for it.
+/// A variant with named access to its alternatives.
 template <class... Cases>
 class one_of {
  public:
-  using value_type = std::variant<Cases...>;  ///< any of the cases
+  using value_type = std::variant<Cases...>;  ///< the underlying variant
 
-  /// Of one of the cases.
+  /// Holds the given alternative.
   template <class Case>
     requires(std::same_as<Case, Cases> || ...)
   one_of(Case value) : value_(std::move(value)) {}
 
-  /// True if it is this case.
+  /// Returns true if this alternative is held.
   template <class Case>
   bool is() const {
     return std::holds_alternative<Case>(value_);
   }
-  /// The case's value; throws std::bad_variant_access if it is another case.
+  /// Returns the alternative's value. Throws std::bad_variant_access if another one is held.
   template <class Case>
   Case const& get() const& {
     return std::get<Case>(value_);
   }
-  /// The same of a temporary.
+  /// As above, for a temporary.
   template <class Case>
   Case get() && {
     return std::get<Case>(std::move(value_));
   }
-  /// The case's value, or null if it is another case. A temporary is gone behind `if (auto const* u = ..)`: it gives its value away.
+  /// Returns a pointer to the alternative, or null if another one is held. On a temporary, the overload below returns a value,
+  /// so that `if (auto const u = ..)` does not dangle.
   template <class Case>
   Case const* get_if() const& {
     return std::get_if<Case>(&value_);
   }
   template <class Case>
   Case const* get_if() const&& = delete;
-  /// The same of a temporary: the case's value, or nothing.
+  /// As above, for a temporary: returns the alternative by value, or nothing.
   template <class Case>
   held_case<Case> get_if() && {
     if (!is<Case>()) return {};
     return std::get<Case>(std::move(value_));
   }
-  /// Calls the visitor with the case's value, and returns what it returns.
+  /// Calls the visitor with the held alternative, and returns its result.
   template <class Visitor>
   decltype(auto) visit(Visitor&& visitor) const {
     return std::visit(std::forward<Visitor>(visitor), value_);
@@ -159,7 +159,7 @@ class one_of {
 
 namespace keel::inline KEEL_MODE {
 
-/// What one call of a step came to. Each accessor returns the case's value, or null if it is another case:
+/// The outcome of one call of a step. Each accessor returns its alternative, or null if another one is held:
 /// `if (auto const u = step(batch, loss_of).updated()) report(u->loss);`
 class step_outcome
     : public detail::one_of<result::accumulated, result::pending, result::updated, result::skipped, result::gave_up> {

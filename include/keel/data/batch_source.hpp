@@ -1,5 +1,5 @@
-// Where batches come from: any input range, LibTorch's data loader, or a function of the epoch that returns one of them.
-// A function is the way to shuffle: its order can depend on the epoch's number, and so be the same after a resume.
+// Sources of batches: any input range, a LibTorch data loader, or a function of the epoch that returns either. To shuffle, use
+// a function: its order can depend on the epoch, so that a resumed run repeats it.
 #pragma once
 
 #include <concepts>
@@ -16,7 +16,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// LibTorch's loaders have iterators that model no concept: no post-increment.
+/// A LibTorch data loader. Its iterators have no post-increment and model no standard iterator concept.
 template <class Loader>
 concept data_loader = !ranges::input_range<Loader&> && requires(Loader& loader) {
   *loader.begin();
@@ -24,25 +24,26 @@ concept data_loader = !ranges::input_range<Loader&> && requires(Loader& loader) 
   { loader.begin() != loader.end() } -> std::convertible_to<bool>;
 };
 
-/// A range of batches: each element is one micro-batch.
+/// A range of batches. Each element is one micro-batch.
 template <class Range>
 concept batch_range = ranges::input_range<Range&> || data_loader<Range>;
 
-/// What a function of the epoch may return: a range, a loader, or LibTorch's pointer to one.
+/// A valid return type of a function of the epoch: a range, a loader, or LibTorch's pointer to a loader.
 template <class Result>
 concept epoch_range = batch_range<std::remove_reference_t<Result>> ||
                       requires(Result result) { requires data_loader<std::remove_reference_t<decltype(*result)>>; };
 
-/// A function of the epoch, from 0, that returns a range of batches.
+/// A function of the epoch (from 0) that returns a range of batches.
 template <class Source>
 concept epoch_function = std::invocable<Source&, std::int64_t> && epoch_range<std::invoke_result_t<Source&, std::int64_t>>;
 
-/// A function of the epoch and of the position in it, which begins there by itself: nothing is read twice after a resume.
+/// A function of the epoch and the position in it. The returned range starts at that position, so a resume reads no batch
+/// twice.
 template <class Source>
 concept positioned_function = std::invocable<Source&, std::int64_t, std::int64_t> &&
                               epoch_range<std::invoke_result_t<Source&, std::int64_t, std::int64_t>>;
 
-/// What trainer::fit takes batches from.
+/// A source of batches for trainer::fit.
 template <class Source>
 concept batch_source = batch_range<Source> || epoch_function<Source> || positioned_function<Source>;
 
@@ -50,12 +51,12 @@ concept batch_source = batch_range<Source> || epoch_function<Source> || position
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// True if the source can give another epoch.
+/// True if the source can be iterated more than once.
 template <class Source>
 inline constexpr bool is_repeatable =
     epoch_function<Source> || positioned_function<Source> || data_loader<Source> || ranges::forward_range<Source&>;
 
-/// What a source says of its data, by its own type or by that of what it returns.
+/// Collects the data facts that the source's type, or the type that it returns, declares.
 template <class Source>
 constexpr data::settings source_facts() {
   data::settings known = facts<slot::data, Source>();
@@ -68,8 +69,8 @@ constexpr data::settings source_facts() {
   return known;
 }
 
-/// Calls `use(iterator, sentinel)` over one epoch of the source, or over what follows `position` where the source can begin
-/// there.
+/// Calls `use(iterator, sentinel)` with one epoch of the source. A positioned_function starts at `position`; other sources
+/// ignore it.
 template <class Source, class Use>
 auto with_epoch(Source& source, std::int64_t epoch, Use&& use, std::int64_t position = 0) {
   if constexpr (epoch_function<Source> || positioned_function<Source>) {
@@ -98,11 +99,11 @@ struct element_type {
     return std::type_identity<std::remove_cvref_t<decltype(*at)>>();
   }
 };
-/// The type of the batches that a source gives.
+/// The type of the batches that a source yields.
 template <class Source>
 using batch_of = typename decltype(with_epoch(std::declval<Source&>(), 0, element_type()))::type;
 
-/// Moves over `count` batches without looking at them; returns how many there were.
+/// Advances by up to `count` batches without dereferencing them. Returns the number skipped.
 template <class Iterator, class Sentinel>
 std::int64_t skip_batches(Iterator& at, Sentinel const& end, std::int64_t count) {
   if constexpr (ranges::input_iterator<Iterator> && ranges::sentinel_for<Sentinel, Iterator>) {

@@ -1,11 +1,11 @@
-// The order of the data as a function: which rows are in batch number `position` of epoch `epoch` depends on the seed, the two
-// numbers and the rank, and on nothing that happened before. A resumed run goes on at its position at once, whatever was
-// fetched ahead. Where batch times ranks stays the same, another number of ranks sees the same global batches.
+// A stateless data order. The rows of batch `position` in epoch `epoch` depend only on the seed, these two numbers and the
+// rank. A resumed run therefore continues at its position at once, regardless of prefetching. If batch size times ranks is
+// constant, any number of ranks sees the same global batches.
 //     keel::shuffled_batches const order{{.rows = 50'000, .batch = 32, .seed = 7}};
 //     run.fit([&](std::int64_t epoch, std::int64_t position) {
 //       return order(epoch, position) | ranges::views::transform([&](keel::row_numbers const& rows) { return load(rows); });
 //     }, loss_of);
-// Left out: weights and replacement, which need another draw for each row.
+// Not supported: sample weights and sampling with replacement, which need one more draw per row.
 #pragma once
 
 #include <algorithm>
@@ -20,18 +20,19 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// The rows of a batch, from 0.
+/// The row indices of a batch, from 0.
 using row_numbers = std::vector<std::int64_t>;
 
-/// A permutation of 0 .. size - 1 that takes no memory: a Feistel network over the next even power of two, walked until it
-/// comes back below `size`. Mitchell, Stokes, Frank, Holmes 2022, "Bandwidth-optimal random shuffling for GPUs".
-/// A network over four bits or more is always an even permutation: of 16, 64, 256, .. rows it never reaches the odd half of the
-/// orders, and of few rows it reaches some orders more often than others. So few rows are drawn by Fisher and Yates instead.
-/// Over two bits the network reaches every order equally often; over eight and more nothing but the whole order's parity gives
-/// it away, which no training sees.
+/// A permutation of 0 .. size - 1 that needs no memory: a Feistel network over the next even power of two. It is applied
+/// repeatedly until the result is below `size` (cycle walking). Mitchell, Stokes, Frank, Holmes 2022, "Bandwidth-optimal random
+/// shuffling for GPUs".
+/// A network over four or more bits is always an even permutation. For 16, 64, 256, .. rows it never reaches the odd half of
+/// the orders, and for few rows the distribution is uneven. Sizes from 5 to 64 therefore use a Fisher-Yates shuffle.
+/// Over two bits the network reaches every order equally often. Over eight or more bits only the parity is restricted, which
+/// does not affect training.
 class permutation {
  public:
-  /// `size` at least 1.
+  /// Requires `size` >= 1.
   permutation(std::uint64_t size, std::uint64_t key) : size_(size) {
     if (is_listed(size)) {
       list(key);
@@ -41,16 +42,16 @@ class permutation {
     half_ = std::max(half_, 1u);
     for (auto& round : rounds_) round = key = mixed(key + 0x9e3779b97f4a7c15ull);
   }
-  /// Where `index`, below the size, goes.
+  /// Returns the image of `index`, which must be below the size.
   std::uint64_t operator()(std::uint64_t index) const {
     if (is_listed(size_)) return list_[index];
     do index = once(index);
     while (index >= size_);
     return index;
   }
-  /// Drawn by Fisher and Yates.
+  /// Returns true if this size uses a Fisher-Yates shuffle.
   static constexpr bool is_listed(std::uint64_t size) { return size > 4 && size <= max_listed; }
-  /// A well-mixed function of all bits: the finisher of SplitMix64 (Steele, Lea, Flood 2014).
+  /// Mixes all bits: the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
   static constexpr std::uint64_t mixed(std::uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
@@ -62,7 +63,7 @@ class permutation {
 
   void list(std::uint64_t key) {
     for (std::uint64_t i = 0; i < size_; ++i) list_[i] = static_cast<std::uint8_t>(i);
-    // What the remainder prefers is one part in 2^58.
+    // The modulo bias is one part in 2^58.
     for (std::uint64_t left = size_; left > 1; --left)
       std::swap(list_[left - 1], list_[mixed(key += 0x9e3779b97f4a7c15ull) % left]);
   }
@@ -82,24 +83,24 @@ class permutation {
   std::uint64_t size_;
   unsigned half_ = 0;                   ///< bits of each half
   std::uint64_t rounds_[12] = {};       ///< keys
-  std::uint8_t list_[max_listed] = {};  ///< the order itself, where it is listed
+  std::uint8_t list_[max_listed] = {};  ///< the permutation itself, if is_listed
 };
 
-/// What the order of the data depends on.
+/// The settings that determine the order.
 struct shuffle_settings {
-  std::int64_t rows = 0;   ///< of the data set
-  std::int64_t batch = 1;  ///< rows of one rank's batch
-  std::uint64_t seed = 0;  ///< of the order; the same on all ranks
-  bool shuffle = true;     ///< false: rows in their own order, every epoch the same
-  bool drop_last = false;  ///< leave out a last batch that is not full; on several ranks it always is
-  int rank = 0;            ///< of this process
-  int ranks = 1;           ///< that share the data
+  std::int64_t rows = 0;   ///< rows of the data set
+  std::int64_t batch = 1;  ///< rows per batch and rank
+  std::uint64_t seed = 0;  ///< must be the same on all ranks
+  bool shuffle = true;     ///< false: rows in index order in every epoch
+  bool drop_last = false;  ///< drop an incomplete last batch; always true with several ranks
+  int rank = 0;            ///< rank of this process
+  int ranks = 1;           ///< number of ranks that share the data
 };
 
-/// A source of batches of row numbers for trainer::fit.
+/// A source of row indices for trainer::fit.
 class shuffled_batches {
  public:
-  /// Throws error (E12) for settings without sense, data_error (E06) for too few rows to make a batch.
+  /// Throws error (E12) for invalid settings, and data_error (E06) if there are too few rows for one batch.
   explicit shuffled_batches(shuffle_settings const& settings) : settings_(settings) {
     auto const& s = settings_;
     constexpr std::int64_t most = std::int64_t{1} << 40;
@@ -110,30 +111,30 @@ class shuffled_batches {
                                   std::to_string(s.ranks) + " ranks. Make the batch smaller, or look at the data's path.");
   }
 
-  /// Batches of an epoch.
+  /// Returns the number of batches of an epoch.
   std::int64_t size() const {
     std::int64_t const global = settings_.batch * settings_.ranks;
     bool const whole = settings_.drop_last || settings_.ranks > 1;
     return settings_.rows / global + (!whole && settings_.rows % global > 0 ? 1 : 0);
   }
 
-  /// What decides the order, in words; a trainer that is given this source rejects a checkpoint of another one. Words that were
-  /// added later stand only where the order is not the one that checkpoints without them count in. The number of ranks is not
-  /// among them: as long as the global batch stays, any may go on.
+  /// Describes the settings that determine the order. A trainer rejects a checkpoint whose source has another description. Text
+  /// that was added later appears only for orders that older checkpoints cannot have. The number of ranks is excluded: it may
+  /// change if the global batch size is constant.
   std::string describe() const {
     auto const& s = settings_;
     std::string words = std::to_string(s.rows) + " rows in batches of " + std::to_string(s.batch * s.ranks);
     words += s.shuffle ? ", shuffled by seed " + std::to_string(s.seed) : ", in their own order";
-    // The first version was a network's.
+    // Version 1 used a Feistel network for these sizes, too.
     if (s.shuffle && permutation::is_listed(static_cast<std::uint64_t>(s.rows))) words += ", version 2 of the order";
     if (s.drop_last && s.rows % (s.batch * s.ranks) > 0) words += ", without a last batch that is not full";
     return words;
   }
 
-  /// Rows of one rank's batch; the last of an epoch may have fewer.
+  /// Returns the rows per batch and rank. The last batch of an epoch may have fewer.
   std::int64_t batch_size() const { return settings_.batch; }
 
-  /// The rows of one batch. Throws data_error (E06) for a position that the epoch does not have.
+  /// Returns the row indices of one batch. Throws data_error (E06) if the position is outside of the epoch.
   row_numbers batch(std::int64_t epoch, std::int64_t position) const {
     auto const& s = settings_;
     if (position < 0 || position >= size())
@@ -149,7 +150,7 @@ class shuffled_batches {
     return rows;
   }
 
-  /// The batches of an epoch from a position on: a random access range, which outlives this.
+  /// Returns the batches of an epoch from a position on, as a random access range. The range may outlive this object.
   auto operator()(std::int64_t epoch, std::int64_t position = 0) const {
     auto const last = std::max(position, size());
     return ranges::views::iota(position, last) |

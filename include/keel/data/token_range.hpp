@@ -1,5 +1,5 @@
-// Refuses token ids that an embedding has no row for. LibTorch's own error on a CPU names neither the id nor the place, and on
-// a GPU it poisons the context.
+// Rejects token ids outside an embedding's vocabulary. LibTorch's own error on a CPU names neither the id nor its position, and
+// on a GPU it corrupts the context.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +10,8 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// `tokens`: int64 of any shape. Throws data_error (E06) with the first id outside [0, vocabulary) and its position.
+/// Checks `tokens`, int64 of any shape. Throws data_error (E06) with the first id outside [0, vocabulary) and its position.
+/// Copies the tokens to the CPU, which synchronizes with their device.
 inline void require_token_range(at::Tensor const& tokens, std::int64_t vocabulary) {
   at::Tensor const flat = tokens.detach().reshape({-1}).to(at::kCPU, at::kLong).contiguous();
   std::int64_t const* const ids = flat.data_ptr<std::int64_t>();

@@ -1,6 +1,7 @@
-// Several sources of batches in one iteration: a batch of each at a time, as a tuple, until the shortest ends.
+// Iterates several sources of batches together, yielding a tuple of one batch per source, until the shortest ends.
 //     run.fit(keel::zipped_batches(real_images, noise), [&](auto const& both) { auto const& [real, z] = both; .. });
-// Each is an input range or a LibTorch data loader, the same type or another. An lvalue outlives the result; an rvalue is kept in it.
+// Each source is an input range or a LibTorch data loader; types may differ. An lvalue must outlive the result; an rvalue is
+// moved into it.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Batches of several sources side by side, as tuples; it ends with the first source that ends.
+/// A range of tuples with one batch from each source. Ends with the first source that ends.
 template <class... Sources>
   requires(batch_range<std::remove_reference_t<Sources>> && ...)
 class zipped_batches {
@@ -39,9 +40,9 @@ class zipped_batches {
   using all_of = std::tuple<std::invoke_result_t<Of, std::remove_reference_t<Sources>&>...>;
 
  public:
-  using value_type = std::tuple<detail::batch_of<std::remove_reference_t<Sources>>...>;  ///< a batch of each source
+  using value_type = std::tuple<detail::batch_of<std::remove_reference_t<Sources>>...>;  ///< a batch from each source
 
-  /// Holds sources that are given as values, and refers to the others.
+  /// Stores rvalue sources and references lvalue sources.
   explicit zipped_batches(Sources&&... sources) : sources_(std::forward<Sources>(sources)...) {}
 
   class iterator;
@@ -58,7 +59,7 @@ class zipped_batches {
     using value_type = zipped_batches::value_type;
     using difference_type = std::ptrdiff_t;
     explicit iterator(all_of<begins> at) : at_(std::move(at)) {}
-    /// A batch of each. LibTorch's loaders give theirs as values, and so does this.
+    /// Returns one batch of each source, by value, as LibTorch's loaders do.
     value_type operator*() {
       return std::apply([](auto&... one) { return value_type(*one...); }, at_);
     }
@@ -77,11 +78,11 @@ class zipped_batches {
     all_of<begins> at_;
   };
 
-  /// Begins all sources.
+  /// Calls begin() on every source.
   iterator begin() {
     return iterator(std::apply([](auto&... source) { return all_of<begins>(begins()(source)...); }, sources_));
   }
-  /// Where the first of them ends.
+  /// Compares equal when any source has ended.
   sentinel end() {
     return sentinel(std::apply([](auto&... source) { return all_of<ends>(ends()(source)...); }, sources_));
   }
@@ -90,7 +91,7 @@ class zipped_batches {
   std::tuple<Sources...> sources_;
 };
 
-/// The sources' types from the arguments.
+/// Deduces the source types from the arguments.
 template <class... Sources>
 zipped_batches(Sources&&...) -> zipped_batches<Sources...>;
 

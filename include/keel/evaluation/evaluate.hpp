@@ -1,5 +1,5 @@
-// A loss over data without a graph: no gradients, modules in evaluation mode, random state and training modes put back. Not
-// LibTorch's inference mode: a mask or a table that a module builds lazily and keeps would be of no use to training after it.
+// Evaluates a loss or metrics over data without a graph, in evaluation mode. Restores training modes and random state. Does not
+// use at::InferenceMode: masks or tables that a module caches there could not be used in training.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -34,21 +34,21 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Puts every module of a model into evaluation mode, and back into the mode that each had. The generators go back too, unless
-/// another thread drew from the host's meanwhile, which would get the same numbers again.
+/// Sets every module of a model to evaluation mode, and restores each module's mode on destruction. Also restores the
+/// generators, unless another thread drew from the host's generator meanwhile and would draw the same numbers again.
 class evaluation_scope {
  public:
-  /// `device`: whose generators go back too, beside the host's.
+  /// `device`: the device whose generators are saved in addition to the host's. The model must outlive this object.
   evaluation_scope(torch::nn::Module& model, at::DeviceType device)
       : model_(model), training_(model.is_training()), random_(random_snapshot::take(device)) {
-    // Without the model itself, which need not be held by a shared pointer.
+    // The model itself is excluded because no shared pointer need own it.
     for (auto const& module : model.modules(/*include_self=*/false)) modes_.emplace_back(module, module->is_training());
     model.eval();
   }
   evaluation_scope(evaluation_scope const&) = delete;
   evaluation_scope& operator=(evaluation_scope const&) = delete;
   ~evaluation_scope() {
-    // A module's mode goes down to its children, which come after it and then get their own.
+    // train() is recursive, so children, which come later, are restored after their parents.
     model_.train(training_);
     for (auto const& [module, training] : modes_) module->train(training);
     if (!watch_.others_drew()) random_.restore();
@@ -62,7 +62,7 @@ class evaluation_scope {
   random_snapshot random_;
 };
 
-/// A mean over a batch, by name. Its weight is the batch's rows, or its own.
+/// A named mean over a batch, with an optional weight. The default weight is the number of rows.
 struct named_mean {
   /// A scalar tensor.
   named_mean(std::string metric, at::Tensor value) : name(std::move(metric)), mean(std::move(value)) {}
@@ -71,29 +71,29 @@ struct named_mean {
   /// A count.
   template <std::integral Number>
   named_mean(std::string metric, Number value) : named_mean(std::move(metric), static_cast<double>(value)) {}
-  /// A mean with its weight.
+  /// Takes a mean with its own weight.
   named_mean(std::string metric, weighted_loss value)
       : name(std::move(metric)), mean(std::move(value.mean)), weight(value.weight) {}
 
-  std::string name;                   ///< in records, after the evaluation's
-  at::Tensor mean;                    ///< scalar, over the batch
-  std::optional<double> weight = {};  ///< nothing: the batch's rows
+  std::string name;                   ///< appended to the evaluation's name in records
+  at::Tensor mean;                    ///< scalar: the mean over the batch
+  std::optional<double> weight = {};  ///< nullopt: the batch's rows
 };
 
-/// What a function for evaluate and evaluate_on returns where a loss alone says too little; one forward pass gives all of them:
+/// Several metrics from one forward pass, as the return type of a function for evaluate and evaluate_on:
 ///     return keel::batch_metrics{{"loss", loss}, {"accuracy", hits.to(torch::kFloat).mean()}};
 using batch_metrics = std::vector<named_mean>;
 
-/// The means of one evaluation.
+/// The weighted means of one evaluation.
 struct evaluation_result {
-  std::vector<std::pair<std::string, double>> values;  ///< in the order in which the function gives them
-  std::vector<double> weights = {};                    ///< over which each is a mean, such as rows
+  std::vector<std::pair<std::string, double>> values;  ///< in the order in which the function returns them
+  std::vector<double> weights = {};                    ///< the total weight of each mean, such as rows
 
-  /// True if there is a value of this name.
+  /// Returns true if a value of this name exists.
   bool has(std::string const& name) const {
     return std::any_of(values.begin(), values.end(), [&](auto const& one) { return one.first == name; });
   }
-  /// Throws error (E12) that names what there is.
+  /// Returns the value of this name. Throws error (E12), which lists the existing names, if there is none.
   double operator[](std::string const& name) const {
     std::string there;
     for (auto const& [known, value] : values) {
@@ -104,24 +104,24 @@ struct evaluation_result {
   }
 };
 
-/// How an evaluation gets along with the memory that there is.
+/// How an evaluation adapts to the available memory.
 struct evaluation_memory {
-  std::int64_t pieces = 1;  ///< into which each batch is cut from the beginning
-  bool may_cut = false;     ///< and into more where memory runs out
+  std::int64_t pieces = 1;  ///< the initial number of pieces per batch
+  bool may_cut = false;     ///< cut batches into more pieces when memory runs out
   attention_kind attention = attention_kind::automatic;
-  std::function<void()> make_room = {};   ///< called where memory runs out first, if there is anything that can be spared
-  std::function<void()> each_batch = {};  ///< called before each
+  std::function<void()> make_room = {};   ///< called once, on the first out-of-memory; may be empty
+  std::function<void()> each_batch = {};  ///< called before each batch; may be empty
 };
 
 }  // namespace keel::inline KEEL_MODE
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Means of one pass over the batches, in the order in which they were met first.
+/// Weighted means over the batches, in the order of their first appearance.
 class mean_accumulators {
  public:
   void add(std::string const& name, weighted_loss const& one) {
-    // A piece that counts nothing may have no mean.
+    // A piece of weight zero may have no defined mean.
     if (!(one.weight > 0.0)) return;
     if (!one.mean.defined() || one.mean.numel() != 1) {
       throw data_error("E07", (name.empty() ? std::string("the loss of an evaluation") : "the metric " + name) +
@@ -156,7 +156,7 @@ void add_means(mean_accumulators& to, Loss const& loss, std::int64_t rows) {
   to.add("", as_weighted_loss(loss, rows));
 }
 
-/// The means of one batch.
+/// Returns the means of one batch, cut into pieces as `memory` allows.
 template <class Batch, class LossOf>
 mean_accumulators evaluate_batch(Batch const& batch, LossOf& loss_of, at::DeviceType device, precision::kind precision,
                                  evaluation_memory& memory) {
@@ -196,10 +196,11 @@ mean_accumulators evaluate_batch(Batch const& batch, LossOf& loss_of, at::Device
 
 namespace keel::inline KEEL_MODE {
 
-/// Weighted means over the batches, or over the first `most` of them, if that is above 0, of what `metrics_of(batch)` returns:
-/// a loss, which has the empty name, or batch_metrics. No graph is recorded, unless it asks for one by at::AutoGradMode. Throws
-/// data_error (E06) without batches, (E07) for what is not one number, out_of_memory_error (E09) where a batch does not fit
-/// however it is cut.
+/// Returns the weighted means of `metrics_of(batch)` over the batches, or over the first `most` of them if `most` is above 0.
+/// The function returns a loss, which is recorded under the empty name, or batch_metrics. No graph is recorded unless the
+/// function enables gradients with at::AutoGradMode.
+/// Throws data_error (E06) if there are no batches, and (E07) for a value that is not a scalar. Throws out_of_memory_error
+/// (E09) if a batch does not fit even in the smallest allowed pieces.
 template <class Source, class MetricsOf>
 evaluation_result evaluate(torch::nn::Module& model, at::DeviceType device, precision::kind precision, Source& batches,
                            MetricsOf& metrics_of, evaluation_memory memory = {}, std::int64_t most = 0) {

@@ -1,4 +1,4 @@
-// A loop over data that wants the model's outputs and no loss.
+// Collects a model's outputs over data, without a loss.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -23,9 +23,8 @@ inline at::DeviceType device_of(torch::nn::Module const& model) {
 
 namespace keel::inline KEEL_MODE {
 
-/// What `predict_of(batch)` returns for each of the batches, in their order: without a graph, with every module in evaluation
-/// mode, and with random state and training modes put back. A result that holds memory of the batch or of the device keeps it:
-/// return `.cpu()` where there are many.
+/// Returns `predict_of(batch)` for each batch, in order. Records no graph, sets every module to evaluation mode, and restores
+/// training modes and random state. Results may keep batch or device memory alive: return `.cpu()` if there are many.
 template <class Batches, class PredictOf>
 auto predict(torch::nn::Module& model, Batches&& batches, PredictOf&& predict_of) {
   evaluation_scope const scope(model, detail::device_of(model));

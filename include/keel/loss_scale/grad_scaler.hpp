@@ -1,6 +1,6 @@
-// The loss scale, usable in any LibTorch program. The algorithm of the field's GradScaler (Micikevicius et al. 2018): grow
-// after a stretch of finite updates, back off after an overflow; and what that one lacks, a floor with an end, and hysteresis,
-// which bears a few overflows before it backs off and counts from zero when the scale grows.
+// Loss scaling for fp16, usable in any LibTorch program. Implements the algorithm of torch.amp.GradScaler (Micikevicius et al.
+// 2018): the scale grows after an interval of finite updates and backs off after an overflow. Adds a floor at which an overflow
+// is an error, and hysteresis: a number of overflows to tolerate before backing off. The count restarts when the scale grows.
 //     keel::grad_scaler scaler;                        dynamic, from 65536
 //     scaler.scale(loss).backward();
 //     .. divide the gradients by scaler.factor(), see whether they are finite ..
@@ -24,40 +24,40 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// The loss scale of a loop of your own. Each rank may have one where all ranks give update() the same answer.
+/// The loss scale of a custom training loop. Each rank may have its own if all ranks pass the same value to update().
 class grad_scaler {
  public:
-  /// keel::grad_scaler scaler{keel::loss_scale::fixed<1024.0>{}};
+  /// Constructs a scaler from a policy: keel::grad_scaler scaler{keel::loss_scale::fixed<1024.0>{}};
   template <policy_for<slot::loss_scale> Policy>
   explicit grad_scaler(Policy const&) : grad_scaler(detail::closed_settings<Policy>()) {}
-  /// With settings as a value, as of a recipe; dynamic from 65536 unless they say otherwise.
+  /// Constructs a scaler from settings, such as those of a recipe. The default is dynamic, from 65536.
   explicit grad_scaler(loss_scale::settings const& settings = loss_scale::dynamic<>::configured)
       : settings_(settings),
         factor_(settings.kind == loss_scale::kind::none ? 1.0 : settings.initial),
         overflows_left_(settings.hysteresis) {}
 
-  /// By which scale() multiplies, and gradients are to be divided.
+  /// Returns the factor by which scale() multiplies. Divide gradients by it.
   double factor() const { return factor_; }
-  /// In a row, since the scale last changed or an update overflowed.
+  /// Returns the number of consecutive finite updates since the last overflow or growth of the scale.
   std::int64_t finite_updates() const { return finite_updates_; }
-  /// Before the scale backs off.
+  /// Returns how many overflows remain until the scale backs off.
   std::int64_t overflows_left() const { return overflows_left_; }
 
-  /// One more overflow could not lower the scale: it is the model that diverges.
+  /// Returns true if the next overflow could not lower the scale: the model itself diverges.
   bool is_at_floor() const {
     bool const ends = settings_.kind == loss_scale::kind::dynamic && settings_.raise_at_floor;
     return ends && factor_ <= settings_.floor && overflows_left_ <= 1;
   }
-  /// An overflow at the floor that another policy handles: the scale stays.
+  /// Handles an overflow at the floor without throwing, if another policy reports it. The scale is unchanged.
   void hold_at_floor() {
     finite_updates_ = 0;
     overflows_left_ = 0;
   }
 
-  /// The loss times the factor; the loss itself where the factor is 1.
+  /// Returns loss * factor(), or the loss itself if the factor is 1.
   at::Tensor scale(at::Tensor const& loss) const { return factor_ == 1.0 ? loss : loss * factor_; }
 
-  /// Once an attempted update. Throws nonfinite_error (E10) on an overflow at the floor, if the settings say so.
+  /// Call once per attempted update. Throws nonfinite_error (E10) on an overflow at the floor if the settings request it.
   void update(bool overflowed) {
     if (settings_.kind != loss_scale::kind::dynamic) return;
     if (overflowed) {

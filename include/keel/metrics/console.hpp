@@ -1,5 +1,5 @@
-// What a person sees of a run: on a terminal one live line with a bar, elsewhere one plain line an update; notices, and a
-// summary that stays.
+// Shows a run's progress: a live line with a progress bar on a terminal, and plain lines elsewhere. Also prints notices and a
+// final summary.
 #pragma once
 
 #include <sys/ioctl.h>
@@ -27,31 +27,31 @@ enum class console_mode : unsigned char {
   off,
 };
 
-/// Shows the progress of a run. One thread uses it.
+/// Shows the progress of a run. Not thread-safe.
 class console {
  public:
-  /// Writes to `out`; null: nowhere. `every`: without a terminal, updates of one line.
+  /// Writes to `out`, or nowhere if it is null. `every`: updates per line without a terminal.
   console(std::FILE* out, console_mode mode, std::int64_t every)
       : out_(out), every_(every > 0 ? every : 1), mode_(out == nullptr ? console_mode::off : mode) {
     if (mode_ == console_mode::automatic) mode_ = ::isatty(::fileno(out_)) == 1 ? console_mode::bar : console_mode::lines;
   }
 
-  /// `total` updates in the run, 0 if not known; `unit` is what `tokens` counts.
+  /// Starts the display. `total`: updates of the run, 0 if unknown. `unit`: the unit that `tokens` counts.
   void begin(std::int64_t total, char const* unit) {
     total_ = total;
     unit_ = unit;
   }
 
-  /// What gets every line that stays, also where nothing is printed; an empty function: nothing.
+  /// Sets a function that receives every permanent line, even if nothing is printed. An empty function disables it.
   void log_to(std::function<void(std::string const&)> log) { log_ = std::move(log); }
 
-  /// An update, or several.
+  /// Shows one update or an interval of them.
   void show(update_metrics const& m);
 
-  /// A separate line that stays, such as a rung taken or a checkpoint saved.
+  /// Prints a separate, permanent line, such as a rung taken or a checkpoint saved.
   void notice(std::string const& words);
 
-  /// The table at the end: what, and how much.
+  /// Prints the final table of names and values.
   void summary(std::vector<std::pair<std::string, std::string>> const& rows);
 
  private:
@@ -66,7 +66,7 @@ class console {
 
   static int digits(std::int64_t number);
 
-  /// One row, cut to the terminal's width: a line that wraps could not be written over.
+  /// Writes one row, cut to the terminal's width, because a wrapped line cannot be overwritten.
   void live(std::string text);
   void clear_live();
   void print(std::string const& text) {

@@ -1,4 +1,4 @@
-// How the elements of a tensor are distributed: what a run shows of gradients, weights and activations.
+// Histograms of tensor elements, for gradients, weights and activations.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -11,21 +11,22 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Counts in buckets: bucket i holds what is above the limit before it, `min` for the first, and at most `limits[i]`. Elements that
-/// are not finite are counted apart, and are in no sum.
+/// Bucket i counts elements above the previous limit (from `min` for the first) and at most `limits[i]`. Non-finite elements
+/// are counted separately and excluded from the sums.
 struct histogram {
   double min = 0.0;             ///< smallest finite element
   double max = 0.0;             ///< largest finite element
   double count = 0.0;           ///< finite elements
   double sum = 0.0;             ///< of finite elements
   double sum_of_squares = 0.0;  ///< of finite elements
-  double nonfinite = 0.0;       ///< elements that are NaN or infinite
-  std::vector<double> limits;   ///< upper ends of the buckets, ascending
-  std::vector<double> counts;   ///< elements of each bucket
+  double nonfinite = 0.0;       ///< number of NaN or infinite elements
+  std::vector<double> limits;   ///< upper bounds of the buckets, ascending
+  std::vector<double> counts;   ///< number of elements per bucket
 };
 
-/// Of all elements of a dense or sparse tensor of any real dtype, on any device, in `buckets` of one width. The host reads two small
-/// tensors, whatever the size. Throws error (E12) for fewer than one bucket and for complex and quantized tensors.
+/// Returns the histogram of a dense or sparse tensor of any real dtype, on any device, with `buckets` of equal width. The host
+/// reads two small tensors, regardless of the size. Throws error (E12) for fewer than one bucket and for complex and quantized
+/// tensors.
 histogram histogram_of(at::Tensor const& values, std::int64_t buckets = 32);
 
 }  // namespace keel::inline KEEL_MODE

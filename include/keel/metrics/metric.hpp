@@ -1,6 +1,6 @@
-// Your own metric: a name, and as types how ranks combine, what it is measured in, and how the values of several updates become one
-// where the record has an interval. What is logged is the combined value, so one rank's number cannot stand under the run's name
-// (Y01), and a metric that does not say how ranks combine does not compile (Y02).
+// User-defined metrics: a name, and as types the reduction over ranks, the unit, and the reduction over the updates of a
+// record's interval. Only reduced values can be logged, so one rank's value cannot be recorded as the run's (Y01). A metric
+// without a reduction over ranks does not compile (Y02).
 //     keel::metric<keel::reduce::mean> accuracy{"accuracy"};
 //     keel::metric<keel::reduce::sum, keel::units::bytes> received{"received"};
 //     run.log(accuracy.reduced(keel::world_of_one{}, 0.93));
@@ -16,13 +16,13 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// How the values of several updates become one.
+/// The reduction over several updates.
 enum class over_updates : unsigned char { mean, sum, min, max, last };
 
 }  // namespace keel::inline KEEL_MODE
 
 namespace keel::detail::inline KEEL_MODE {
-/// As ranks combine, unless the metric says otherwise.
+/// The default reduction over updates: the same as over ranks.
 template <class Reduction>
 constexpr over_updates as_over_ranks() {
   if constexpr (std::is_same_v<Reduction, reduce::sum>) return over_updates::sum;
@@ -34,16 +34,16 @@ constexpr over_updates as_over_ranks() {
 
 namespace keel::inline KEEL_MODE {
 
-/// A value that all ranks combined, with what its metric says of it.
+/// A value that was reduced over all ranks, with its metric's properties.
 class reduced_value {
  public:
-  /// The metric's.
+  /// Returns the metric's name.
   std::string const& name() const { return name_; }
-  /// Of all ranks.
+  /// Returns the value, reduced over all ranks.
   double value() const { return value_; }
-  /// The name of the metric's unit.
+  /// Returns the name of the metric's unit.
   char const* unit() const { return unit_; }
-  /// How the values of several updates become one.
+  /// Returns the reduction over several updates.
   over_updates over() const { return over_; }
 
  private:
@@ -57,7 +57,7 @@ class reduced_value {
   over_updates over_;
 };
 
-/// A metric of your own, by the types of its reduction over ranks, its unit, and its reduction over updates.
+/// A user-defined metric. The template arguments are its reduction over ranks, its unit, and its reduction over updates.
 template <class Reduction = void, unit_of_measure Unit = units::one, over_updates Over = detail::as_over_ranks<Reduction>()>
 class metric {
  public:
@@ -65,7 +65,7 @@ class metric {
     if constexpr (!reduction<Reduction>) detail::reject_call<rule::Y02, metric>();
   }
 
-  /// The ranks' values as one. A process alone needs no collective; all ranks of a larger world must call it.
+  /// Reduces the value over ranks. Collective: all ranks of the world must call it. A single process communicates nothing.
   template <world_like World>
   reduced_value reduced(World const& world, double mine) const {
     if constexpr (reduction<Reduction>) {

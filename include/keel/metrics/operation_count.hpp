@@ -1,8 +1,8 @@
-// Model FLOP utilisation: the floating-point operations that a model needs for the tokens of a second, over what the device can do.
+// Model FLOPs utilization (MFU): the floating-point operations that a model needs per second, divided by the device's peak.
 //     mfu = operations per token * tokens per second / peak operations per second            (Chowdhery et al. 2022, PaLM, appendix B)
-// The operations are stated (options.operations_per_token; 6 * parameters is the usual estimate of a dense transformer without its
-// attention) or counted once (trainer::count_operations); the peak is given (options.peak_operations_per_second: the data sheet's for
-// this precision) or measured with a matrix product.
+// Set the operations with options.operations_per_token (6 * parameters estimates a dense transformer without its attention), or
+// count them once with trainer::count_operations. Set the peak with options.peak_operations_per_second (from the data sheet,
+// for this precision). Otherwise it is measured with a matrix product.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -17,17 +17,17 @@ struct RecordFunction;
 
 namespace keel::inline KEEL_MODE {
 
-/// Counts floating-point operations of matrix products, convolutions and attention kernels, a multiplication and an addition as two;
-/// what has one operation an element, such as an activation, does not count. Attention counts in full, also under a causal mask.
-/// Of recurrent layers that cuDNN runs as one operation nothing is counted.
+/// Returns the floating-point operations of a matrix product, convolution or attention kernel. A multiply-add counts as two.
+/// Elementwise operations, such as activations, count as zero. Attention counts in full, even under a causal mask. Recurrent
+/// layers that cuDNN runs as one operation count as zero.
 double operations_of(at::RecordFunction const& operation);
 
-/// Of everything that `run` computes on this thread and in the backward passes that it starts.
+/// Counts the operations that `run` executes on this thread and in the backward passes that it starts.
 ///     double const all = keel::count_operations([&] { loss_of(batch).backward(); });
 double count_operations(std::function<void()> const& run);
 
-/// The best of a few seconds' worth of square matrix products, in operations a second: what this device and library reach, which is
-/// less than a data sheet says. `dtype` is what a run computes in. Takes up to half a second.
+/// Measures the peak throughput of square matrix products, in operations per second. The result is what the device and library
+/// achieve, which is below the data sheet's value. `dtype` is the dtype that a run computes in. Takes up to half a second.
 double measured_peak(c10::Device device, c10::ScalarType dtype);
 
 }  // namespace keel::inline KEEL_MODE

@@ -1,5 +1,6 @@
-// Where the time of an update goes: waiting for data, forward, backward, update, saving, evaluating. On a device the first ones are
-// the host's, which launches a pass and goes on; what the device still has to do then shows where the host next waits for it.
+// Measures the phases of an update: data, forward, backward, update, saving and evaluating. On a GPU the times of data, forward
+// and backward are the host's, which only launches kernels. Remaining device time appears in the phase in which the host next
+// synchronizes.
 #pragma once
 
 #include <array>
@@ -13,41 +14,41 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Where the time of a run goes.
+/// A phase of a run.
 enum class run_phase : unsigned char {
-  data,  ///< from the end of one micro-batch to the next: in your own loop everything that stands between two calls
+  data,  ///< from the end of a micro-batch to the next one; in a custom loop all code between two calls
   forward,
   backward,
   update,
   saving,
   evaluating
 };
-/// How many phases there are.
+/// The number of phases.
 inline constexpr std::size_t run_phases = 6;
 
-/// Such as "data".
+/// Returns the phase's name, such as "data".
 inline char const* to_string(run_phase which) {
   constexpr char const* names[] = {"data", "forward", "backward", "update", "saving", "evaluating"};
   return names[static_cast<std::size_t>(which)];
 }
 
-/// Milliseconds of wall-clock time.
+/// Wall-clock times in milliseconds.
 struct phase_times {
-  std::array<double, run_phases> spent{};  ///< of each phase
-  double total = 0.0;  ///< from the end of the update before to the end of this one, with what belongs to no phase
+  std::array<double, run_phases> spent{};  ///< the time of each phase
+  double total = 0.0;  ///< from the end of the previous update to the end of this one, including time outside of any phase
 
-  /// Of one phase.
+  /// Returns the time of one phase.
   double of(run_phase which) const { return spent[static_cast<std::size_t>(which)]; }
-  /// The share of all time; 0 where no time went by.
+  /// Returns the phase's share of the total time, or 0 if the total is 0.
   double share(run_phase which) const { return total > 0.0 ? of(which) / total : 0.0; }
-  /// Of the update itself, without saves and evaluations.
+  /// Returns the time without saves and evaluations.
   double training() const { return total - of(run_phase::saving) - of(run_phase::evaluating); }
   template <class Archive>
   void visit(Archive& archive) {
     archive("spent", spent);
     archive("total", total);
   }
-  /// Adds the times of further updates.
+  /// Adds the times of other updates.
   phase_times& operator+=(phase_times const& other) {
     for (std::size_t i = 0; i < run_phases; ++i) spent[i] += other.spent[i];
     total += other.total;
@@ -55,7 +56,7 @@ struct phase_times {
   }
 };
 
-/// Is called for every phase, as a profile is.
+/// Receives every phase, as the profiler does.
 class phase_listener {
  public:
   virtual void phase_began(run_phase which) = 0;
@@ -65,20 +66,20 @@ class phase_listener {
   ~phase_listener() = default;
 };
 
-/// Phases follow each other; one that begins inside another takes its place for as long as it lasts.
+/// Measures phases. A nested phase suspends the outer one.
 class phase_clock {
  public:
-  /// `time` outlives this.
+  /// `time` must outlive this object.
   explicit phase_clock(time_source const& time = real_time()) : time_(&time), taken_(time.now()) {}
   phase_clock(phase_clock const&) = delete;
   phase_clock& operator=(phase_clock const&) = delete;
 
-  /// Counts by another clock from here on, which outlives this.
+  /// Switches to another clock, which must outlive this object.
   void use(time_source const& time) {
     time_ = &time;
     restart();
   }
-  /// Time before counts for no update.
+  /// Discards the time so far.
   void restart() {
     stop();
     times_ = {};
@@ -95,7 +96,7 @@ class phase_clock {
   void stop() {
     if (now_) close(time_->now());
   }
-  /// What was spent since the last call. A phase that has not ended goes on.
+  /// Returns the times since the last call. An open phase continues.
   phase_times take() {
     auto const now = time_->now();
     if (now_) {
@@ -107,15 +108,15 @@ class phase_clock {
     return std::exchange(times_, {});
   }
   std::optional<run_phase> now() const { return now_; }
-  /// The same for another thread.
+  /// Returns the current phase. Thread-safe.
   std::optional<run_phase> shown() const {
     int const which = shown_.load(std::memory_order_relaxed);
     return which < 0 ? std::nullopt : std::optional(static_cast<run_phase>(which));
   }
-  /// Outlives this, or is taken away with nullptr.
+  /// Sets the listener, which must outlive this object; nullptr removes it.
   void listen(phase_listener* listener) { listener_ = listener; }
 
-  /// A phase for as long as it lives; then the one before goes on.
+  /// Enters a phase for its lifetime, then returns to the previous phase.
   class scope {
    public:
     scope(phase_clock& clock, run_phase phase) : clock_(clock), outer_(clock.now()) { clock_.enter(phase); }
@@ -128,7 +129,7 @@ class phase_clock {
     std::optional<run_phase> outer_;
   };
 
-  /// What happens while it lives counts for no update and no phase: the cost of looking is not the run's.
+  /// Excludes its lifetime from all updates and phases, so that the cost of measuring is not counted.
   class left_out {
    public:
     explicit left_out(phase_clock& clock) : clock_(clock), began_(clock.time_->now()) {}
@@ -145,7 +146,7 @@ class phase_clock {
     time_source::time_point began_;
   };
 
-  /// A phase that begins where it ends.
+  /// Enters a phase on destruction.
   struct afterwards {
     phase_clock& clock;
     run_phase phase;

@@ -1,5 +1,5 @@
-// The values that a run measures by itself, each a type: its name, its unit, how the values of micro-batches, of updates and of ranks
-// become one, and what the host pays to know it. A sink gets all of them; README.md in this folder lists them.
+// The metrics that a run measures itself, each a type with its name, unit, reductions over micro-batches, updates and ranks,
+// and the cost of reading it. Sinks receive all of them; README.md in this folder lists them.
 #pragma once
 
 #include <cstdint>
@@ -14,52 +14,52 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// What the host pays to know a value.
+/// The cost of reading a value on the host.
 enum class reading_cost : unsigned char {
-  none,               ///< the host knows it anyway
-  with_the_update,    ///< comes with the one look at the device that decides the update
-  some_updates_later  ///< comes from a device by itself; the host waits for it at the run's end alone
+  none,               ///< the host already has the value
+  with_the_update,    ///< read together with the update's decision, in the same synchronization
+  some_updates_later  ///< copied from the device asynchronously; the host waits only at the end of the run
 };
 
-/// The base of a metric that a run measures by itself.
+/// Base class of the metrics that a run measures itself.
 template <unit_of_measure Unit, reduction OverMicroBatches, over_updates OverUpdates, reduction OverRanks, reading_cost Cost>
 struct run_metric {
-  using unit = Unit;                                               ///< what it is measured in
-  using over_micro_batches = OverMicroBatches;                     ///< how the values of an update's micro-batches become one
-  static constexpr keel::over_updates over_updates = OverUpdates;  ///< how those of several updates do
-  using over_ranks = OverRanks;                                    ///< how those of the ranks do
-  static constexpr reading_cost cost = Cost;                       ///< what the host pays to know it
+  using unit = Unit;                                               ///< the unit
+  using over_micro_batches = OverMicroBatches;                     ///< the reduction over an update's micro-batches
+  static constexpr keel::over_updates over_updates = OverUpdates;  ///< the reduction over updates
+  using over_ranks = OverRanks;                                    ///< the reduction over ranks
+  static constexpr reading_cost cost = Cost;                       ///< the cost of reading it
 };
 
 namespace metrics {
 
-// `of` reads a line of the record; nothing where it has no such value, as after updates that were all skipped.
+// `of` returns the value in a line of the record, or nullopt if the line has none, as after updates that were all skipped.
 
 /// Weighted mean loss.
 struct loss : run_metric<units::one, reduce::mean, over_updates::mean, reduce::mean, reading_cost::with_the_update> {
   static constexpr char const* name = "train/loss";
   static std::optional<double> of(update_metrics const& m) { return m.applied > 0 ? std::optional(m.loss) : std::nullopt; }
 };
-/// Joint L2 norm before clipping, which ranks share.
+/// Joint L2 norm before clipping.
 struct gradient_norm : run_metric<units::one, reduce::mean, over_updates::mean, reduce::max, reading_cost::with_the_update> {
   static constexpr char const* name = "train/grad_norm";
   static std::optional<double> of(update_metrics const& m) {
     return m.applied > 0 ? std::optional(m.gradient_norm) : std::nullopt;
   }
 };
-/// Of the first parameter group.
+/// The learning rate of the first parameter group.
 struct learning_rate : run_metric<units::one, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
   static constexpr char const* name = "train/learning_rate";
   static std::optional<double> of(update_metrics const& m) {
     return m.applied > 0 ? std::optional(m.learning_rate) : std::nullopt;
   }
 };
-/// The epoch that the data is in, from 0.
+/// The current epoch of the data, from 0.
 struct epoch : run_metric<units::epochs, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
   static constexpr char const* name = "train/epoch";
   static std::optional<double> of(update_metrics const& m) { return static_cast<double>(m.epoch); }
 };
-/// Tokens of all ranks in a second; rows where batches are not made of tokens.
+/// Tokens per second over all ranks; rows if batches do not consist of tokens.
 struct tokens_per_second
     : run_metric<units::tokens_per_second, reduce::sum, over_updates::mean, reduce::sum, reading_cost::none> {
   static constexpr char const* name = "train/tokens_per_sec";
@@ -67,12 +67,12 @@ struct tokens_per_second
     return m.milliseconds > 0.0 ? std::optional(static_cast<double>(m.tokens) * 1e3 / m.milliseconds) : std::nullopt;
   }
 };
-/// The slowest rank's.
+/// The time of an update on the slowest rank.
 struct update_time : run_metric<units::seconds, reduce::sum, over_updates::mean, reduce::max, reading_cost::none> {
   static constexpr char const* name = "train/step_time_sec";
   static std::optional<double> of(update_metrics const& m) { return m.milliseconds / 1e3 / static_cast<double>(m.updates); }
 };
-/// Updates that the run skipped so far.
+/// Updates skipped so far.
 struct skipped : run_metric<units::updates, reduce::max, over_updates::last, reduce::max, reading_cost::with_the_update> {
   static constexpr char const* name = "stability/skipped";
   static std::optional<double> of(update_metrics const& m) { return static_cast<double>(m.skipped); }
@@ -82,46 +82,46 @@ struct clip_fraction : run_metric<units::share, reduce::max, over_updates::mean,
   static constexpr char const* name = "stability/clip_fraction";
   static std::optional<double> of(update_metrics const& m) { return m.clip_fraction; }
 };
-/// Factor on the loss.
+/// The loss scale.
 struct loss_scale : run_metric<units::one, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
   static constexpr char const* name = "stability/loss_scale";
   static std::optional<double> of(update_metrics const& m) { return m.loss_scale; }
 };
-/// Rollbacks of the run.
+/// Number of rollbacks of the run.
 struct rollbacks : run_metric<units::one, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
   static constexpr char const* name = "stability/rollbacks";
   static std::optional<double> of(update_metrics const& m) { return static_cast<double>(m.rollbacks); }
 };
-/// Rungs of the ladder that the run took.
+/// Number of rungs of the out-of-memory ladder taken.
 struct oom_rung : run_metric<units::one, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
   static constexpr char const* name = "stability/oom_rung";
   static std::optional<double> of(update_metrics const& m) { return static_cast<double>(m.rungs); }
 };
-/// Share of the time in which a run waits for its data.
+/// Share of the time spent waiting for data.
 struct data_wait : run_metric<units::share, reduce::sum, over_updates::mean, reduce::max, reading_cost::none> {
   static constexpr char const* name = "stability/data_wait";
   static std::optional<double> of(update_metrics const& m) {
     return m.times.total > 0.0 ? std::optional(m.times.share(run_phase::data)) : std::nullopt;
   }
 };
-/// Share of the ids that fill rows, where keel::batch_guard::padding names that id.
+/// Share of the ids that are padding, if keel::batch_guard::padding names the padding id.
 struct padding : run_metric<units::share, reduce::mean, over_updates::mean, reduce::mean, reading_cost::none> {
   static constexpr char const* name = "data/padding";
   static std::optional<double> of(update_metrics const& m) { return m.padding; }
 };
-/// Share of the labels that count for nothing, where there are some.
+/// Share of the labels that are ignored, if there are labels.
 struct ignored_labels : run_metric<units::share, reduce::mean, over_updates::mean, reduce::mean, reading_cost::none> {
   static constexpr char const* name = "data/ignored_labels";
   static std::optional<double> of(update_metrics const& m) {
     return m.ignored_labels.value_or(0.0) > 0.0 ? m.ignored_labels : std::nullopt;
   }
 };
-/// Model FLOP utilisation, where the operations of a token are known.
+/// Model FLOPs utilization, if the operations per token are known.
 struct mfu : run_metric<units::share, reduce::sum, over_updates::mean, reduce::mean, reading_cost::none> {
   static constexpr char const* name = "train/mfu";
   static std::optional<double> of(update_metrics const& m) { return m.mfu; }
 };
-/// Means of the last 128 accepted updates.
+/// Mean loss of the last 128 accepted updates.
 struct smoothed_loss : run_metric<units::one, reduce::mean, over_updates::last, reduce::mean, reading_cost::with_the_update> {
   static constexpr char const* name = "smoothed/loss";
   static std::optional<double> of(update_metrics const& m) { return m.smoothed_loss; }
@@ -132,43 +132,43 @@ struct smoothed_gradient_norm
   static constexpr char const* name = "smoothed/grad_norm";
   static std::optional<double> of(update_metrics const& m) { return m.smoothed_gradient_norm; }
 };
-/// Where the time of an update goes.
+/// The time of one phase.
 template <run_phase Phase>
 struct time_of : run_metric<units::seconds, reduce::sum, over_updates::mean, reduce::max, reading_cost::none> {
   static std::optional<double> of(update_metrics const& m) { return m.times.of(Phase) / 1e3 / static_cast<double>(m.updates); }
 };
-/// From the end of one micro-batch to the next one.
+/// Time from the end of one micro-batch to the next one.
 struct time_of_data : time_of<run_phase::data> {
   static constexpr char const* name = "time/data";
 };
-/// Forward passes.
+/// Time of forward passes.
 struct time_of_forward : time_of<run_phase::forward> {
   static constexpr char const* name = "time/forward";
 };
-/// Backward passes.
+/// Time of backward passes.
 struct time_of_backward : time_of<run_phase::backward> {
   static constexpr char const* name = "time/backward";
 };
-/// Checks, clipping and the optimizer's step.
+/// Time of checks, clipping and the optimizer's step.
 struct time_of_update : time_of<run_phase::update> {
   static constexpr char const* name = "time/update";
 };
-/// How long training waited for saves.
+/// Time that training waited for saves.
 struct time_of_saving : time_of<run_phase::saving> {
   static constexpr char const* name = "time/saving";
 };
-/// Evaluations.
+/// Time of evaluations.
 struct time_of_evaluating : time_of<run_phase::evaluating> {
   static constexpr char const* name = "time/evaluating";
 };
-/// The highest peak of forward pass, backward pass and update.
+/// Peak memory over forward pass, backward pass and update.
 struct max_allocated : run_metric<units::bytes, reduce::max, over_updates::max, reduce::max, reading_cost::none> {
   static constexpr char const* name = "memory/max_alloc";
   static std::optional<double> of(update_metrics const& m) {
     return m.memory ? std::optional(static_cast<double>(m.memory->peak())) : std::nullopt;
   }
 };
-/// Taken from the system at the end of the update.
+/// Memory reserved from the system at the end of the update.
 struct max_reserved : run_metric<units::bytes, reduce::max, over_updates::max, reduce::max, reading_cost::none> {
   static constexpr char const* name = "memory/max_reserved";
   static std::optional<double> of(update_metrics const& m) {
@@ -176,28 +176,28 @@ struct max_reserved : run_metric<units::bytes, reduce::max, over_updates::max, r
   }
 };
 
-/// Of a GPU, in LibTorch's view: held by tensors, their highest peak, and taken from the driver.
+/// Memory that tensors hold on a GPU, as LibTorch's allocator counts it.
 struct gpu_allocated : run_metric<units::gigabytes, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
   static constexpr char const* name = "gpu/allocated_gb";
   static std::optional<double> of(update_metrics const& m) { return of_gpu(m, m.memory ? m.memory->held : 0); }
-  /// So many bytes in gigabytes; nothing without a GPU.
+  /// Converts bytes to gigabytes. Returns nullopt without a GPU.
   static std::optional<double> of_gpu(update_metrics const& m, std::int64_t bytes) {
     return m.memory && m.memory->is_on_gpu ? std::optional(static_cast<double>(bytes) / 1e9) : std::nullopt;
   }
 };
-/// The highest peak of a GPU.
+/// Peak memory that tensors held on a GPU.
 struct gpu_peak : run_metric<units::gigabytes, reduce::max, over_updates::max, reduce::max, reading_cost::none> {
   static constexpr char const* name = "gpu/peak_gb";
   static std::optional<double> of(update_metrics const& m) { return gpu_allocated::of_gpu(m, m.memory ? m.memory->peak() : 0); }
 };
-/// What LibTorch took from the GPU's driver.
+/// Memory that LibTorch reserved from the GPU's driver.
 struct gpu_reserved : run_metric<units::gigabytes, reduce::max, over_updates::max, reduce::max, reading_cost::none> {
   static constexpr char const* name = "gpu/reserved_gb";
   static std::optional<double> of(update_metrics const& m) {
     return gpu_allocated::of_gpu(m, m.memory ? m.memory->reserved : 0);
   }
 };
-/// In the driver's view, other programs included: the share of memory in use, the share of time with a kernel, the temperature.
+/// Share of the GPU's memory in use, as the driver counts it, other programs included.
 struct gpu_memory : run_metric<units::share, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
   static constexpr char const* name = "gpu/mem_utilization";
   static std::optional<double> of(update_metrics const& m) {
@@ -211,7 +211,7 @@ struct gpu_utilization : run_metric<units::share, reduce::mean, over_updates::la
   static constexpr char const* name = "gpu/utilization";
   static std::optional<double> of(update_metrics const& m) { return m.gpu ? m.gpu->utilization : std::nullopt; }
 };
-/// Of the GPU.
+/// Temperature of the GPU.
 struct gpu_temperature : run_metric<units::degrees, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
   static constexpr char const* name = "gpu/temperature";
   static std::optional<double> of(update_metrics const& m) { return m.gpu ? m.gpu->temperature : std::nullopt; }
@@ -219,11 +219,11 @@ struct gpu_temperature : run_metric<units::degrees, reduce::max, over_updates::l
 
 }  // namespace metrics
 
-/// Metrics, in the order of records.
+/// A list of metrics, in the order of records.
 template <class... Metrics>
 struct run_metric_list {};
 
-/// What a run measures by itself.
+/// The metrics that a run measures itself.
 using run_metrics =
     run_metric_list<metrics::loss, metrics::gradient_norm, metrics::learning_rate, metrics::epoch, metrics::tokens_per_second,
                     metrics::update_time, metrics::skipped, metrics::clip_fraction, metrics::loss_scale, metrics::rollbacks,
@@ -233,7 +233,8 @@ using run_metrics =
                     metrics::max_allocated, metrics::max_reserved, metrics::gpu_allocated, metrics::gpu_peak,
                     metrics::gpu_reserved, metrics::gpu_memory, metrics::gpu_utilization, metrics::gpu_temperature>;
 
-/// A line of the record under the names that sinks know, and after them what the program logged.
+/// Returns the values in a line of the record with the names that sinks receive, followed by the values that the program
+/// logged.
 std::vector<named_value> named_values(update_metrics const& m);
 
 }  // namespace keel::inline KEEL_MODE

@@ -1,4 +1,5 @@
-// Where a run's values go beside its own record: TensorBoard, a database, a socket. A sink of your own is a class:
+// Outputs for a run's values in addition to its own record, such as TensorBoard, a database or a socket. Derive from
+// metric_sink:
 //     struct to_database : keel::metric_sink {
 //       void scalars(std::int64_t update, std::span<keel::named_value const> values) override { .. }
 //     };
@@ -15,14 +16,15 @@ namespace keel::inline KEEL_MODE {
 
 struct histogram;
 
-/// A value and its name, such as "train/loss"; README.md in this folder lists the names.
+/// A named value, such as "train/loss". README.md in this folder lists the names.
 struct named_value {
   std::string name;  ///< such as "train/loss"
-  double value;      ///< of all ranks
+  double value;      ///< reduced over all ranks
 };
 
-/// A run calls these on a thread that is the sink's alone, one at a time, in their order and within a second or so, so that a slow
-/// sink keeps nothing waiting. What one throws is said once and costs that call. A sink is of one run: its calls do not say of which.
+/// Receives a run's values. A run calls each sink on a separate thread, one call at a time, in order and within about a second.
+/// A slow sink therefore never blocks the run. If a call throws, that call is lost, and the exception is reported once. Use a
+/// sink for one run only: its calls do not identify the run.
 class metric_sink {
  public:
   metric_sink() = default;
@@ -30,15 +32,15 @@ class metric_sink {
   metric_sink& operator=(metric_sink const&) = delete;
   virtual ~metric_sink() = default;
 
-  /// What was measured up to an update.
+  /// Receives the values measured up to an update.
   virtual void scalars(std::int64_t update, std::span<named_value const> values) = 0;
-  /// Of gradients, weights or activations, as options.histograms_every says.
+  /// Receives a distribution of gradients, weights or activations, at the cadence of options.histograms_every.
   virtual void distribution(std::int64_t /*update*/, std::string_view /*name*/, histogram const& /*values*/) {}
-  /// Markdown.
+  /// Receives a text in Markdown.
   virtual void text(std::int64_t /*update*/, std::string_view /*name*/, std::string_view /*words*/) {}
-  /// The run rolled back or was resumed, and abandoned what the sink has of later updates.
+  /// The run rolled back or was resumed. Values of later updates than this one are abandoned.
   virtual void restarted_after(std::int64_t /*update*/) {}
-  /// At the end of a run, and from time to time.
+  /// Writes buffered values. Called from time to time and at the end of a run.
   virtual void flush() {}
 };
 

@@ -1,8 +1,8 @@
 // Event files for TensorBoard, from any program:
 //     keel::tensorboard_writer board("runs/first");
 //     board.scalar("train/loss", loss.item<double>(), update);
-// and `tensorboard --logdir runs` shows them. One directory is one run; each writer adds a file to it. What is written stays in memory
-// until flush() is called, or a call finds that 64 KiB wait or that the last flush is five seconds ago.
+// Then run `tensorboard --logdir runs`. One directory is one run; each writer adds a file to it. Writes are buffered. They are
+// flushed by flush(), and by any call that finds 64 KiB buffered or the last flush five seconds ago.
 #pragma once
 
 #include <chrono>
@@ -18,36 +18,36 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// For one thread at a time.
+/// Writes TensorBoard event files. Not thread-safe.
 class tensorboard_writer {
  public:
-  /// Makes the directory and a new file in it. Its name sorts behind those of the event files that the directory has: TensorBoard
-  /// reads them in that order. Throws file_error (E02).
+  /// Creates the directory and a new file in it. Its name sorts after those of existing event files, because TensorBoard reads
+  /// them in that order. Throws file_error (E02).
   explicit tensorboard_writer(std::filesystem::path const& directory, file_system& files = real_files());
   tensorboard_writer(tensorboard_writer const&) = delete;
   tensorboard_writer& operator=(tensorboard_writer const&) = delete;
-  /// Writes what waits; where that fails, it is lost without a word. Whoever must know calls flush().
+  /// Flushes the buffer and ignores errors. Call flush() first to detect them.
   ~tensorboard_writer();
 
-  // All of these throw file_error (E02) where a flush that is due fails; what waits is kept, up to 16 MiB, and tried again with the
-  // next call.
+  // All of these throw file_error (E02) if a flush that is due fails. The buffer is then kept, up to 16 MiB, and the next call
+  // tries again.
 
-  /// `step` is what TensorBoard draws it over: an update. The value is rounded to a float, as TensorBoard does.
+  /// Writes a value. `step` is the x axis, such as the update. The value is rounded to a float, as TensorBoard does.
   void scalar(std::string_view tag, double value, std::int64_t step);
-  /// All of one step.
+  /// Writes several values of one step.
   void scalars(std::span<named_value const> values, std::int64_t step);
-  /// The distribution of a tensor's elements.
+  /// Writes the histogram of a tensor's elements.
   void histogram(std::string_view tag, keel::histogram const& values, std::int64_t step);
-  /// Words are Markdown.
+  /// Writes a text in Markdown.
   void text(std::string_view tag, std::string_view words, std::int64_t step);
-  /// After a rollback or a resume: says that the run abandoned what was written of later steps than `step`, in any file of this
-  /// directory. TensorBoard's reader in Python hides all of it; its faster one hides a tag's once the tag is written again.
+  /// Marks values after `step`, in any file of this directory, as abandoned. Call it after a rollback or a resume.
+  /// TensorBoard's Python reader hides all of them. Its faster reader hides a tag's values once the tag is written again.
   void restarted_after(std::int64_t step);
 
-  /// Writes what waits to the file.
+  /// Writes the buffer to the file.
   void flush();
 
-  /// Its path.
+  /// Returns the file's path.
   std::filesystem::path const& file() const { return file_.name(); }
 
  private:

@@ -1,4 +1,4 @@
-// What a metric is measured in: a type with the name to show. A unit of your own is such a struct, too.
+// Units of metrics: types with a display name. Define your own as such a struct.
 #pragma once
 
 #include <concepts>
@@ -11,11 +11,11 @@ namespace units {
 struct one {
   static constexpr char const* name = "";
 };
-/// A part of 1.
+/// A fraction of 1.
 struct share {
   static constexpr char const* name = "of 1";
 };
-/// Updates of the optimizer.
+/// Optimizer updates.
 struct updates {
   static constexpr char const* name = "updates";
 };
@@ -23,11 +23,11 @@ struct updates {
 struct epochs {
   static constexpr char const* name = "epochs";
 };
-/// Rows, where a batch is not made of token ids.
+/// Tokens, or rows if a batch does not consist of token ids.
 struct tokens {
   static constexpr char const* name = "tokens";
 };
-/// Tokens, or rows, in a second.
+/// Tokens or rows per second.
 struct tokens_per_second {
   static constexpr char const* name = "tokens/s";
 };
@@ -35,7 +35,7 @@ struct tokens_per_second {
 struct seconds {
   static constexpr char const* name = "s";
 };
-/// Of memory.
+/// Bytes of memory.
 struct bytes {
   static constexpr char const* name = "bytes";
 };
@@ -43,7 +43,7 @@ struct bytes {
 struct gigabytes {
   static constexpr char const* name = "GB";
 };
-/// Of a device.
+/// Temperature of a device.
 struct degrees {
   static constexpr char const* name = "degrees Celsius";
 };

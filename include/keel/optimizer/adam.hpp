@@ -1,12 +1,12 @@
-// keel::adamw and keel::adam: LibTorch's AdamW and Adam in one sweep over memory, with the unscaling and the clipping of a keel
-// step folded in. Options, parameter groups, state and checkpoints are LibTorch's; they stand wherever torch::optim::AdamW
-// does:
+// keel::adamw and keel::adam: LibTorch's AdamW and Adam in one pass over memory, fused with a keel step's unscaling and
+// clipping. Options, parameter groups, state and checkpoints are LibTorch's, so they are drop-in replacements:
 //     keel::adamw optimizer(model->parameters(), torch::optim::AdamWOptions(3e-4).weight_decay(0.1));
-// Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization"; Kingma & Ba 2015. fp32, bf16 and fp16 on the CPU run
-// vectorised and on all threads; every other dtype, device and layout by LibTorch's operators. bf16 and fp16 parameters keep an
-// fp32 copy, which is what is updated; what the program writes into such a parameter enters its copy with the next update.
-// Sparse gradients are refused (E11). torch::save of such an optimizer writes LibTorch's state and not the fp32 copies: after
-// torch::load they are made of the rounded parameters. keel's checkpoints hold them.
+// Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization"; Kingma & Ba 2015.
+// fp32, bf16 and fp16 on the CPU run vectorized and multi-threaded; other dtypes, devices and layouts use LibTorch's operators.
+// bf16 and fp16 parameters have an fp32 master copy, which is updated. Values that the program writes into such a parameter are
+// copied to it at the next update. Sparse gradients are rejected (E11).
+// torch::save writes LibTorch's state without the master copies: after torch::load they are created from the rounded
+// parameters. keel's checkpoints include them.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -43,7 +43,7 @@ struct adam_types<torch::optim::Adam> {
   static constexpr bool decoupled = false;
 };
 
-/// keel::adam and keel::adamw: LibTorch's constructors, options and state, and a vectorised update.
+/// The base of keel::adam and keel::adamw: LibTorch's constructors, options and state, with a vectorized update.
 template <class Base>
 class adam_engine : public Base, public update_engine {
   using options_type = typename adam_types<Base>::options;
@@ -53,12 +53,12 @@ class adam_engine : public Base, public update_engine {
  public:
   using Base::Base;
 
-  /// As LibTorch's: one update with the gradients as they are.
+  /// Applies one update with the gradients as they are, as LibTorch's step does.
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override;
 
   void prepare() override;
 
-  // Moments of zero are those of an optimizer that has not begun.
+  // Zero moments are the same as those of an optimizer without a step.
   void forget_prepared() override { entries_.clear(); }
 
   void update_with(double factor) override;
@@ -75,13 +75,13 @@ class adam_engine : public Base, public update_engine {
   void set_master(at::Tensor const& parameter, at::Tensor master) override { masters_.put(parameter, std::move(master)); }
 
  private:
-  /// A parameter that has a gradient, from prepare to update_with: both point into the optimizer's own groups and state.
+  /// A parameter with a gradient. The pointers into the optimizer's groups and state are valid from prepare to update_with.
   struct entry {
     at::Tensor const* parameter;
     state_type* state;
     options_type const* options;
   };
-  /// The coefficients in double, before they are rounded to the kernel's float.
+  /// The coefficients in double precision, before they are rounded to the kernel's float.
   struct exact {
     double factor, weight_decay, lr, beta1, beta2, eps, step_size, inverse_root_correction2;
   };
@@ -99,7 +99,7 @@ class adam_engine : public Base, public update_engine {
 
   void add_job(at::Tensor const& parameter, at::Tensor const& worked, state_type& state, bool amsgrad, exact const& c);
 
-  /// A parameter's state where operators can work on it, and back to where it lives at the end.
+  /// A parameter's state, moved to where operators can work on it, and back to its home at the end.
   struct borrowed {
     borrowed(at::Tensor const& parameter, at::Tensor const& master, state_type& of, state_place const& place)
         : master_(master),
@@ -134,8 +134,8 @@ class adam_engine : public Base, public update_engine {
   void update_conditionally(at::Tensor const& parameter, state_type& state, bool amsgrad, exact const& c,
                             conditional const& when);
 
-  /// The kernel takes the scale of the gradients in fp32, which would round the update of wider parameters, and reads
-  /// everything in the order in which it lies in memory.
+  /// Returns true if LibTorch's fused kernel can be used. It takes the gradient scale in fp32, which would round the update of
+  /// wider parameters, and reads tensors in memory order.
   static bool suits_fused_kernel(at::Tensor const& parameter, state_type const& state, bool amsgrad);
 
   /// LibTorch's own kernel divides by the scale, in the gradients themselves too, and leaves everything alone where found_inf
@@ -145,9 +145,9 @@ class adam_engine : public Base, public update_engine {
 
   master_weights masters_;
   state_place place_;
-  // Between updates empty; kept for their memory.
+  // Empty between updates; kept for their capacity.
   std::vector<entry> entries_;
-  std::vector<state_type*> counted_;  ///< what the last update_where counted
+  std::vector<state_type*> counted_;  ///< state counted by the last update_where
   std::vector<job> jobs_;
   chunk_list chunks_;
 };
@@ -156,13 +156,13 @@ class adam_engine : public Base, public update_engine {
 
 namespace keel::inline KEEL_MODE {
 
-/// Weight decay on the parameter.
+/// AdamW: decoupled weight decay, applied to the parameter.
 class adamw : public detail::adam_engine<torch::optim::AdamW> {
  public:
   using adam_engine::adam_engine;
 };
 
-/// Weight decay added to the gradient.
+/// Adam: weight decay is added to the gradient.
 class adam : public detail::adam_engine<torch::optim::Adam> {
  public:
   using adam_engine::adam_engine;

@@ -1,5 +1,5 @@
-// What a keel step asks of an optimizer that unscales, clips and updates in one sweep over memory. Any other optimizer works
-// too: then the step writes the factor into the gradients first.
+// The interface of optimizers that unscale, clip and update in one pass over memory. Other optimizers also work: a keel step
+// then multiplies the gradients by the factor first.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,33 +14,34 @@ class update_engine {
  public:
   virtual ~update_engine() = default;
 
-  /// Everything that an update will need, such as moments of parameters that had no gradient before. An out-of-memory comes
-  /// from here, where nothing has changed yet, and not from update_with or update_where, unless a parameter's device, dtype or
-  /// layout makes it go by LibTorch's operators, which take memory of the parameter's size for as long as they run.
+  /// Allocates everything that the next update needs, such as moments of new parameters. An out-of-memory is thrown here,
+  /// before anything changes, and not by update_with or update_where. The exception is a parameter that LibTorch's operators
+  /// must update: they temporarily allocate memory of its size.
   virtual void prepare() = 0;
 
-  /// The update that was prepared is not to come: what says that it had begun goes.
+  /// Cancels the prepared update.
   virtual void forget_prepared() = 0;
 
-  /// One update with every gradient multiplied by `factor`, which holds the loss scale, the update's weight and the clip. The
-  /// gradients themselves stay as they are.
+  /// Applies one update with every gradient multiplied by `factor`: the loss scale, the update's weight and the clipping. The
+  /// gradients are not modified.
   virtual void update_with(double factor) = 0;
 
-  /// The same with both unknown to the host: it takes place where `should_apply`, a bool scalar on the parameters' device, is true,
-  /// and `factor` is a double scalar there. Nothing waits for the device. Gradients that it took place with may have been
-  /// multiplied in memory, so no two of them may share theirs.
+  /// As above, without synchronizing the host. The update is applied if `should_apply`, a bool scalar on the parameters'
+  /// device, is true. `factor` is a double scalar on the same device. The gradients may be multiplied in place, so no two of
+  /// them may share memory.
   virtual void update_where(at::Tensor const& should_apply, at::Tensor const& factor) = 0;
 
-  /// The last update_where did not happen: the host's counters are put back.
+  /// Restores the host's counters after an update_where that was not applied.
   virtual void undo_update() = 0;
 
-  /// Where moments and fp32 copies live from the next prepare() on; null: beside their parameters, where this call brings them.
+  /// Sets where moments and fp32 copies are stored from the next prepare() on. Null moves them to their parameters' device in
+  /// this call.
   virtual void move_state_to(std::shared_ptr<state_storage> home) = 0;
 
-  /// Takes out what it keeps beside LibTorch's state(), as if no update had been; calling the result puts it back.
+  /// Removes the state that is not in LibTorch's state(), as if no update had been made. Call the result to restore it.
   virtual std::function<void()> take_aside() = 0;
 
-  /// The fp32 copy of a bf16 or fp16 parameter, which a checkpoint must hold; undefined where there is none.
+  /// Returns the fp32 master copy of a bf16 or fp16 parameter, which a checkpoint must save; undefined if there is none.
   virtual at::Tensor master_of(at::Tensor const& parameter) const = 0;
   virtual void set_master(at::Tensor const& parameter, at::Tensor master) = 0;
 

@@ -1,5 +1,5 @@
-// keel::sgd: LibTorch's SGD in one sweep over memory, with the unscaling and the clipping of a keel step folded in; see
-// adam.hpp for what runs vectorised. Momentum, dampening, Nesterov and weight decay as in LibTorch.
+// keel::sgd: LibTorch's SGD in one pass over memory, fused with a keel step's unscaling and clipping. Supports momentum,
+// dampening, Nesterov and weight decay. adam.hpp lists the vectorized cases.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -21,12 +21,12 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// LibTorch's SGD, vectorised; the constructors are LibTorch's.
+/// LibTorch's SGD with a vectorized update. The constructors are LibTorch's.
 class sgd : public torch::optim::SGD, public update_engine {
  public:
   using torch::optim::SGD::SGD;
 
-  /// As LibTorch's: one update with the gradients as they are.
+  /// Applies one update with the gradients as they are, as LibTorch's step does.
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override;
 
   void prepare() override;
@@ -56,7 +56,7 @@ class sgd : public torch::optim::SGD, public update_engine {
     at::Tensor const* worked;
   };
 
-  /// Undefined without momentum.
+  /// Returns the momentum buffer; undefined without momentum.
   at::Tensor momentum_of(at::Tensor const& parameter, torch::optim::SGDOptions const& options) {
     if (options.momentum() == 0.0) return {};
     return static_cast<torch::optim::SGDParamState&>(*state()[libtorch::state_key(parameter)]).momentum_buffer();
@@ -71,13 +71,13 @@ class sgd : public torch::optim::SGD, public update_engine {
   void update_conditionally(at::Tensor const& parameter, at::Tensor buffer, torch::optim::SGDOptions const& options,
                             detail::conditional const& when);
 
-  /// State that operators worked on, back to where it lives.
+  /// Copies state that operators worked on back to its home.
   void give_back(at::Tensor const& parameter, at::Tensor const& worked, at::Tensor const& home, at::Tensor const& buffer);
 
   detail::master_weights masters_;
   detail::state_place place_;
-  std::unordered_set<c10::TensorImpl const*> fresh_;  ///< momentum buffers that wait for their first gradient
-  std::vector<at::Tensor> begun_;                     ///< those that the last update_where filled
+  std::unordered_set<c10::TensorImpl const*> fresh_;  ///< momentum buffers without a first gradient
+  std::vector<at::Tensor> begun_;                     ///< momentum buffers that the last update_where filled
   std::vector<job> jobs_;
   detail::chunk_list chunks_;
 };
