@@ -117,7 +117,7 @@ class checkpoint_store {
   /// Returns true if the checkpoint was requested, or cannot be read.
   bool is_requested(checkpoint_id const& id);
 
-  /// Returns the path of an update's scheduled checkpoint, or of the requested one if there is no other.
+  /// Returns the path of an update's scheduled checkpoint, else of the requested one.
   path path_of_update(std::int64_t update) { return path_of({update, !exists(update)}); }
   /// Returns a checkpoint's path, whether it exists or not.
   path path_of(checkpoint_id const& id) const { return directory_ / name_of(id); }

@@ -59,7 +59,7 @@ KEEL_BODY bool computes_in_bfloat16(at::DeviceType device) {
     at::Tensor const one = at::ones({1, 1}, at::TensorOptions().device(device).dtype(at::kBFloat16));
     return one.mm(one).item<float>() == 1.0F;
   } catch (c10::Error const&) {
-    // There is no such kernel.
+    // This LibTorch lacks the kernel.
     return false;
   }
 }

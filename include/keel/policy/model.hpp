@@ -24,7 +24,7 @@ struct settings {
   bool adapters = false;             ///< the trained parameters are adapters of frozen ones
   bool batch_norm = false;           ///< has batch norms
   bool dropout = false;              ///< has dropout
-  bool tied_weights = false;         ///< one parameter stands in several places
+  bool tied_weights = false;         ///< several modules share one parameter
   bool routing = false;              ///< which rows go where depends on the data
   bool inner_gradients = false;      ///< calls autograd's grad in its forward pass
   bool half_parameters = false;      ///< has parameters in fp16

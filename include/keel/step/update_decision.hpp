@@ -119,8 +119,8 @@ struct pending_update {
   update_facts facts;
   update_limits limits;
   std::optional<device_result> verdict = {};
-  reason skip_reason = reason::nonfinite_loss;  ///< if there is no verdict
-  std::string where = {};                       ///< if there is no verdict
+  reason skip_reason = reason::nonfinite_loss;  ///< set if `verdict` is empty
+  std::string where = {};                       ///< set if `verdict` is empty
 };
 
 }  // namespace keel::detail::inline KEEL_MODE
