@@ -55,7 +55,7 @@ std::map<std::string, std::int64_t> alarms_in(imagined_run const& run, std::uint
     if (last.size() > 128) last.erase(last.begin());
     double sum = 0.0;
     for (double const one : last) sum += one;
-    m.smoothed_loss = sum / static_cast<double>(last.size());
+    m.measured[keel::metrics::smoothed_loss{}] = sum / static_cast<double>(last.size());
     note(watch.update(m), n);
     if (run.evaluate_every > 0 && n % run.evaluate_every == 0) note(watch.evaluated(n, "", {{"", run.evaluation(n)}}), n);
   }
@@ -306,7 +306,7 @@ TEST_CASE("an alarm alone has what its conditions need, and one about a value th
   bool is_raised = false;
   for (std::int64_t n = 1; n <= 3000; ++n) {
     keel::update_metrics m = ordinary(n, chance);
-    m.smoothed_loss = 1.0;
+    m.measured[keel::metrics::smoothed_loss{}] = 1.0;
     watch.update(m);
     if (n % 100 == 0) is_raised = is_raised || !watch.evaluated(n, "validation", {{"", 1.0 + static_cast<double>(n) / 1000.0}}).empty();
   }
@@ -352,7 +352,7 @@ TEST_CASE("alarms are those of a run that was not resumed, wherever it was") {
     keel::update_metrics m = ordinary(n, chance);
     if (n > 300) m.gradient_norm = 15.0;
     if (n == 200) m.loss *= 3.0;
-    m.smoothed_loss = 1.0;
+    m.measured[keel::metrics::smoothed_loss{}] = 1.0;
     return m;
   };
   auto const names = [](std::vector<keel::raised_alarm> const& raised) {

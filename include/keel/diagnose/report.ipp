@@ -14,6 +14,7 @@
 #include <keel/diagnose/plot.hpp>
 #include <keel/diagnose/report.hpp>
 #include <keel/json/load_config.hpp>
+#include <keel/metrics/measured_metric.hpp>
 #include <keel/recipe/check.hpp>
 #include <limits>
 #include <map>
@@ -374,14 +375,11 @@ KEEL_BODY std::string plots_of(std::vector<run_history> const& runs) {
     page += plot("evaluation: " + name, "", curves);
   }
   page += plot_key(runs, "ms", "time of an update", "ms");
-  constexpr std::array<std::pair<char const*, char const*>, 8> others{{{"mfu", "model FLOP utilisation"},
-                                                                       {"padding", "share of padding"},
-                                                                       {"ignored_labels", "share of ignored labels"},
-                                                                       {"loss_zscore", "score of the loss"},
-                                                                       {"gradient_norm_zscore", "score of the gradient norm"},
-                                                                       {"clip_fraction", "share of clipped updates"},
-                                                                       {"loss_scale", "loss scale"},
-                                                                       {"skipped", "skipped updates"}}};
+  std::vector<std::pair<char const*, char const*>> others{
+      {"clip_fraction", "share of clipped updates"}, {"loss_scale", "loss scale"}, {"skipped", "skipped updates"}};
+  measured_metrics<double>::for_each_metric([&]<class Metric>(Metric) {
+    if (Metric::title != nullptr) others.emplace_back(Metric::key, Metric::title);
+  });
   for (auto const& [key, title] : others) {
     if (varies(runs, key)) page += plot_key(runs, key, title, "");
   }

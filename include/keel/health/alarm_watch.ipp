@@ -242,22 +242,6 @@ KEEL_BODY std::vector<std::pair<std::string, std::string>> alarm_watch::never_se
   return all;
 }
 
-}  // namespace keel::inline KEEL_MODE
-
-namespace keel::detail::inline KEEL_MODE {
-
-template <class Push, class... Metrics>
-void push_metrics(run_metric_list<Metrics...>, update_metrics const& m, Push const& push) {
-  auto const one = [&](char const* name, std::optional<double> const& value) {
-    if (value) push(name, *value);
-  };
-  (one(Metrics::name, Metrics::of(m)), ...);
-}
-
-}  // namespace keel::detail::inline KEEL_MODE
-
-namespace keel::inline KEEL_MODE {
-
 KEEL_BODY std::vector<raised_alarm> alarm_watch::update(update_metrics const& m) {
   if (alarms_.empty()) return {};
   seen_ = m.attempt;
@@ -265,8 +249,7 @@ KEEL_BODY std::vector<raised_alarm> alarm_watch::update(update_metrics const& m)
     warm_ = true;
     for (auto& [name, series] : series_) series.forget_window();
   }
-  detail::push_metrics(run_metrics{}, m, [&](char const* name, double value) { push(name, value); });
-  for (auto const& [name, value] : m.own) push(name, value);
+  for_each_value(m, [&](std::string_view name, double value) { push(name, value); });
   return judge(m.update, false);
 }
 

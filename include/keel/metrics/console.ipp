@@ -45,8 +45,8 @@ KEEL_BODY std::string console::line(update_metrics const& m) const {
   std::string text = total_ > 0 ? detail::formatted("update %*lld/%lld", digits(total_), static_cast<long long>(m.update),
                                                     static_cast<long long>(total_))
                                 : detail::formatted("update %lld", static_cast<long long>(m.update));
-  text += detail::formatted("  loss %.4f", m.loss) + detail::zscore(m.loss_zscore);
-  text += detail::formatted("  norm %.3f", m.gradient_norm) + detail::zscore(m.gradient_norm_zscore);
+  text += detail::formatted("  loss %.4f", m.loss) + detail::zscore(m.measured[metrics::loss_zscore{}]);
+  text += detail::formatted("  norm %.3f", m.gradient_norm) + detail::zscore(m.measured[metrics::gradient_norm_zscore{}]);
   text += detail::formatted("  lr %.2e", m.learning_rate);
   if (m.loss_scale != 1.0) text += detail::formatted("  scale %.0f", m.loss_scale);
   text += detail::formatted("  skipped %lld", static_cast<long long>(m.skipped));

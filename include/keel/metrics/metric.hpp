@@ -16,8 +16,25 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// The reduction over several updates.
-enum class over_updates : unsigned char { mean, sum, min, max, last };
+/// The reduction over several updates. `farthest` is the value farthest from 0.
+enum class over_updates : unsigned char { mean, sum, min, max, last, farthest };
+
+/// The cost of reading a value on the host.
+enum class reading_cost : unsigned char {
+  none,               ///< the host already has the value
+  with_the_update,    ///< read together with the update's decision, in the same synchronization
+  some_updates_later  ///< copied from the device asynchronously; the host waits only at the end of the run
+};
+
+/// Base class of the metrics that a run measures itself (run_metric.hpp).
+template <unit_of_measure Unit, reduction OverMicroBatches, over_updates OverUpdates, reduction OverRanks, reading_cost Cost>
+struct run_metric {
+  using unit = Unit;                                               ///< the unit
+  using over_micro_batches = OverMicroBatches;                     ///< the reduction over an update's micro-batches
+  static constexpr keel::over_updates over_updates = OverUpdates;  ///< the reduction over updates
+  using over_ranks = OverRanks;                                    ///< the reduction over ranks
+  static constexpr reading_cost cost = Cost;                       ///< the cost of reading it
+};
 
 }  // namespace keel::inline KEEL_MODE
 

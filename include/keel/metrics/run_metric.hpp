@@ -1,5 +1,6 @@
-// The metrics that a run measures itself, each a type with its name, unit, reductions over micro-batches, updates and ranks,
-// and the cost of reading it. Sinks receive all of them; README.md in this folder lists them.
+// The metrics that sinks and alarms receive from a run, each a type with its name, unit, reductions over micro-batches, updates and
+// ranks, and the cost of reading it. These here are computed from a line of the record; the lines' measured values
+// (measured_metric.hpp) follow them. README.md in this folder lists both.
 #pragma once
 
 #include <cstdint>
@@ -9,38 +10,21 @@
 #include <keel/metrics/unit.hpp>
 #include <keel/metrics/update_metrics.hpp>
 #include <optional>
-#include <string>
+#include <string_view>
 #include <vector>
 
 namespace keel::inline KEEL_MODE {
-
-/// The cost of reading a value on the host.
-enum class reading_cost : unsigned char {
-  none,               ///< the host already has the value
-  with_the_update,    ///< read together with the update's decision, in the same synchronization
-  some_updates_later  ///< copied from the device asynchronously; the host waits only at the end of the run
-};
-
-/// Base class of the metrics that a run measures itself.
-template <unit_of_measure Unit, reduction OverMicroBatches, over_updates OverUpdates, reduction OverRanks, reading_cost Cost>
-struct run_metric {
-  using unit = Unit;                                               ///< the unit
-  using over_micro_batches = OverMicroBatches;                     ///< the reduction over an update's micro-batches
-  static constexpr keel::over_updates over_updates = OverUpdates;  ///< the reduction over updates
-  using over_ranks = OverRanks;                                    ///< the reduction over ranks
-  static constexpr reading_cost cost = Cost;                       ///< the cost of reading it
-};
 
 namespace metrics {
 
 // `of` returns the value in a line of the record, or nullopt if the line has none, as after updates that were all skipped.
 
-/// Weighted mean loss.
+/// Weighted mean loss. Without a value if all updates of the line were skipped.
 struct loss : run_metric<units::one, reduce::mean, over_updates::mean, reduce::mean, reading_cost::with_the_update> {
   static constexpr char const* name = "train/loss";
   static std::optional<double> of(update_metrics const& m) { return m.applied > 0 ? std::optional(m.loss) : std::nullopt; }
 };
-/// Joint L2 norm before clipping.
+/// Joint L2 norm before clipping. Without a value as the loss.
 struct gradient_norm : run_metric<units::one, reduce::mean, over_updates::mean, reduce::max, reading_cost::with_the_update> {
   static constexpr char const* name = "train/grad_norm";
   static std::optional<double> of(update_metrics const& m) {
@@ -103,34 +87,6 @@ struct data_wait : run_metric<units::share, reduce::sum, over_updates::mean, red
   static std::optional<double> of(update_metrics const& m) {
     return m.times.total > 0.0 ? std::optional(m.times.share(run_phase::data)) : std::nullopt;
   }
-};
-/// Share of the ids that are padding, if keel::batch_guard::padding names the padding id.
-struct padding : run_metric<units::share, reduce::mean, over_updates::mean, reduce::mean, reading_cost::none> {
-  static constexpr char const* name = "data/padding";
-  static std::optional<double> of(update_metrics const& m) { return m.padding; }
-};
-/// Share of the labels that are ignored, if there are labels.
-struct ignored_labels : run_metric<units::share, reduce::mean, over_updates::mean, reduce::mean, reading_cost::none> {
-  static constexpr char const* name = "data/ignored_labels";
-  static std::optional<double> of(update_metrics const& m) {
-    return m.ignored_labels.value_or(0.0) > 0.0 ? m.ignored_labels : std::nullopt;
-  }
-};
-/// Model FLOPs utilization, if the operations per token are known.
-struct mfu : run_metric<units::share, reduce::sum, over_updates::mean, reduce::mean, reading_cost::none> {
-  static constexpr char const* name = "train/mfu";
-  static std::optional<double> of(update_metrics const& m) { return m.mfu; }
-};
-/// Mean loss of the last 128 accepted updates.
-struct smoothed_loss : run_metric<units::one, reduce::mean, over_updates::last, reduce::mean, reading_cost::with_the_update> {
-  static constexpr char const* name = "smoothed/loss";
-  static std::optional<double> of(update_metrics const& m) { return m.smoothed_loss; }
-};
-/// Mean joint L2 norm of the last 128 accepted updates.
-struct smoothed_gradient_norm
-    : run_metric<units::one, reduce::mean, over_updates::last, reduce::max, reading_cost::with_the_update> {
-  static constexpr char const* name = "smoothed/grad_norm";
-  static std::optional<double> of(update_metrics const& m) { return m.smoothed_gradient_norm; }
 };
 /// The time of one phase.
 template <run_phase Phase>
@@ -219,22 +175,33 @@ struct gpu_temperature : run_metric<units::degrees, reduce::max, over_updates::l
 
 }  // namespace metrics
 
-/// A list of metrics, in the order of records.
+/// A list of metrics.
 template <class... Metrics>
 struct run_metric_list {};
 
-/// The metrics that a run measures itself.
+/// The metrics that are computed from a line of the record.
 using run_metrics =
     run_metric_list<metrics::loss, metrics::gradient_norm, metrics::learning_rate, metrics::epoch, metrics::tokens_per_second,
                     metrics::update_time, metrics::skipped, metrics::clip_fraction, metrics::loss_scale, metrics::rollbacks,
-                    metrics::oom_rung, metrics::data_wait, metrics::padding, metrics::ignored_labels, metrics::mfu,
-                    metrics::smoothed_loss, metrics::smoothed_gradient_norm, metrics::time_of_data, metrics::time_of_forward,
+                    metrics::oom_rung, metrics::data_wait, metrics::time_of_data, metrics::time_of_forward,
                     metrics::time_of_backward, metrics::time_of_update, metrics::time_of_saving, metrics::time_of_evaluating,
                     metrics::max_allocated, metrics::max_reserved, metrics::gpu_allocated, metrics::gpu_peak,
                     metrics::gpu_reserved, metrics::gpu_memory, metrics::gpu_utilization, metrics::gpu_temperature>;
 
-/// Returns the values in a line of the record with the names that sinks receive, followed by the values that the program
-/// logged.
+/// Calls `visit(name, value)` for each value that sinks and alarms receive from a line: those of run_metrics, the measured values, and
+/// the values that the program logged.
+template <class Visit>
+void for_each_value(update_metrics const& m, Visit const& visit) {
+  auto const add = [&](char const* name, std::optional<double> const& value) {
+    if (name != nullptr && value) visit(std::string_view(name), *value);
+  };
+  [&]<class... Metrics>(run_metric_list<Metrics...>) { (add(Metrics::name, Metrics::of(m)), ...); }(run_metrics{});
+  m.measured.for_each(
+      [&]<class Metric>(Metric, std::optional<double> const& value) { add(Metric::name, shown_value<Metric>(value)); });
+  for (auto const& [name, value] : m.own) visit(std::string_view(name), value);
+}
+
+/// Returns the values of `for_each_value`.
 std::vector<named_value> named_values(update_metrics const& m);
 
 }  // namespace keel::inline KEEL_MODE

@@ -15,6 +15,10 @@ struct one {
 struct share {
   static constexpr char const* name = "of 1";
 };
+/// Standard deviations.
+struct deviations {
+  static constexpr char const* name = "standard deviations";
+};
 /// Optimizer updates.
 struct updates {
   static constexpr char const* name = "updates";

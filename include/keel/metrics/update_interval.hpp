@@ -44,38 +44,43 @@ class update_interval {
     archive("clipped", clipped_);
     archive("loss", loss_);
     archive("gradient_norm", gradient_norm_);
-    archive("loss_zscore", loss_zscore_);
-    archive("gradient_norm_zscore", gradient_norm_zscore_);
     archive("tokens", tokens_);
     archive("milliseconds", milliseconds_);
     archive("skipped_because", skipped_because_);
     archive("own", own_);
     archive.optional_field("rollbacks", last_.rollbacks);
     archive.optional_field("rungs", last_.rungs);
-    archive.optional_field("padding", padding_);
-    archive.optional_field("ignored_labels", ignored_labels_);
-    archive.optional_field("utilised", utilised_);
+    archive.optional_field("measured", measured_);
     archive.optional_field("times", times_);
     archive.optional_field("batch", batch_);
   }
 
  private:
-  /// A value of the program's.
+  /// Values of several updates, as one.
+  struct reduction_over_updates {
+    double value = 0.0;   ///< the weighted sum, for a mean
+    double weight = 0.0;  ///< of the updates that had a value
+
+    void add(double one, double with_weight, over_updates how);
+    std::optional<double> result(over_updates how) const;
+
+    template <class Archive>
+    void visit(Archive& archive) {
+      archive("value", value);
+      archive("weight", weight);
+    }
+  };
+  /// A value that the program logged.
   struct own_value {
     std::string name;
     over_updates how = over_updates::last;
-    double value = 0.0;
-    std::int64_t count = 0;
-
-    void add(double one);
-    double reduced() const { return how == over_updates::mean ? value / static_cast<double>(count) : value; }
+    reduction_over_updates values;
 
     template <class Archive>
     void visit(Archive& archive) {
       archive("name", name);
       archive("how", how);
-      archive("value", value);
-      archive("count", count);
+      archive("values", values);
     }
   };
 
@@ -87,19 +92,15 @@ class update_interval {
   std::int64_t clipped_ = 0;
   double loss_ = 0.0;           ///< sum over applied updates
   double gradient_norm_ = 0.0;  ///< sum over applied updates
-  std::optional<double> loss_zscore_;
-  std::optional<double> gradient_norm_zscore_;
   std::int64_t tokens_ = 0;
   double milliseconds_ = 0.0;
   phase_times times_;
-  double padding_ = 0.0;  ///< sums of shares, each times its update's tokens
-  double ignored_labels_ = 0.0;
-  double utilised_ = 0.0;        ///< milliseconds, each update's times its utilisation
   std::uint64_t batch_ = 0;      ///< checksum of checksums
   std::string skipped_because_;  ///< the last reason
   std::array<std::int64_t, memory::phases> peaks_{};
   std::int64_t reserved_ = 0;
   std::int64_t between_ = 0;
+  measured_metrics<reduction_over_updates> measured_;
   std::vector<own_value> own_;
 };
 

@@ -11,36 +11,40 @@
 
 #include <keel/libtorch/detail/body_begin.inc>
 
-namespace keel::detail::inline KEEL_MODE {
-
-/// The score farther from 0; one that is not a number is farthest, and stays.
-KEEL_BODY void take_farther(std::optional<double>& held, std::optional<double> const& one) {
-  if (!one || (held && std::isnan(*held))) return;
-  if (!held || !(std::abs(*one) <= std::abs(*held))) held = one;
-}
-
-}  // namespace keel::detail::inline KEEL_MODE
-
 namespace keel::inline KEEL_MODE {
 
-KEEL_BODY void update_interval::own_value::add(double one) {
-  bool const is_first = count++ == 0;
+KEEL_BODY void update_interval::reduction_over_updates::add(double one, double with_weight, over_updates how) {
+  bool const is_first = weight == 0.0;
+  // Written so that a NaN is taken and stays: it is what a person must see.
+  auto const take_if = [&](bool is_further) {
+    if (is_first || (is_further && !std::isnan(value))) value = one;
+  };
   switch (how) {
     case over_updates::mean:
+      value += one * with_weight;
+      break;
     case over_updates::sum:
       value += one;
       break;
-    // A NaN stays: it is what a person must see.
     case over_updates::min:
-      if (is_first || !(value <= one)) value = std::isnan(value) && !is_first ? value : one;
+      take_if(!(value <= one));
       break;
     case over_updates::max:
-      if (is_first || !(value >= one)) value = std::isnan(value) && !is_first ? value : one;
+      take_if(!(value >= one));
+      break;
+    case over_updates::farthest:
+      take_if(!(std::abs(one) <= std::abs(value)));
       break;
     case over_updates::last:
       value = one;
       break;
   }
+  weight += with_weight;
+}
+
+KEEL_BODY std::optional<double> update_interval::reduction_over_updates::result(over_updates how) const {
+  if (!(weight > 0.0)) return std::nullopt;
+  return how == over_updates::mean ? value / weight : value;
 }
 
 KEEL_BODY std::optional<update_metrics> update_interval::add(update_metrics const& one, std::vector<reduced_value> const& own,
@@ -65,16 +69,13 @@ KEEL_BODY std::optional<update_metrics> update_interval::add(update_metrics cons
   } else {
     skipped_because_ = one.skipped_because;
   }
-  detail::take_farther(loss_zscore_, one.loss_zscore);
-  detail::take_farther(gradient_norm_zscore_, one.gradient_norm_zscore);
   batch_ = checksum_with(batch_, one.batch);
   tokens_ += one.tokens;
   milliseconds_ += one.milliseconds;
   times_ += one.times;
-  auto const tokens = static_cast<double>(one.tokens);
-  if (one.padding) padding_ += *one.padding * tokens;
-  if (one.ignored_labels) ignored_labels_ += *one.ignored_labels * tokens;
-  if (one.mfu) utilised_ += *one.mfu * one.milliseconds;
+  one.measured.for_each([&]<class Metric>(Metric metric, std::optional<double> const& value) {
+    if (value) measured_[metric].add(*value, Metric::weight(one.tokens, one.milliseconds), Metric::over_updates);
+  });
   if (one.memory) {
     reserved_ = std::max(reserved_, one.memory->reserved);
     for (std::size_t i = 0; i < peaks_.size(); ++i) peaks_[i] = std::max(peaks_[i], one.memory->peaks[i]);
@@ -83,8 +84,8 @@ KEEL_BODY std::optional<update_metrics> update_interval::add(update_metrics cons
   for (reduced_value const& value : own) {
     auto const held =
         std::find_if(own_.begin(), own_.end(), [&](own_value const& other) { return other.name == value.name(); });
-    own_value& to = held != own_.end() ? *held : own_.emplace_back(own_value{value.name(), value.over(), 0.0, 0});
-    to.add(value.value());
+    own_value& to = held != own_.end() ? *held : own_.emplace_back(own_value{value.name(), value.over(), {}});
+    to.values.add(value.value(), 1.0, to.how);
   }
   return count_ >= every ? take() : std::nullopt;
 }
@@ -101,17 +102,13 @@ KEEL_BODY std::optional<update_metrics> update_interval::take() {
   line.gradient_norm = mean(gradient_norm_);
   line.clipped = clipped_ > 0;
   line.clip_fraction = applied_ > 0 ? static_cast<double>(clipped_) / static_cast<double>(applied_) : 0.0;
-  line.loss_zscore = loss_zscore_;
-  line.gradient_norm_zscore = gradient_norm_zscore_;
   line.batch = batch_;
   line.tokens = tokens_;
   line.milliseconds = milliseconds_;
   line.times = times_;
-  auto const share = [&](double sum) { return tokens_ > 0 ? sum / static_cast<double>(tokens_) : 0.0; };
-  if (line.padding || padding_ > 0.0) line.padding = share(padding_);
-  if (line.ignored_labels || ignored_labels_ > 0.0) line.ignored_labels = share(ignored_labels_);
-  line.mfu.reset();
-  if (utilised_ > 0.0 && milliseconds_ > 0.0) line.mfu = utilised_ / milliseconds_;
+  measured_.for_each([&]<class Metric>(Metric metric, reduction_over_updates const& all) {
+    line.measured[metric] = all.result(Metric::over_updates);
+  });
   line.skipped_because = skipped_because_;
   if (line.memory) {
     line.memory->peaks = peaks_;
@@ -119,7 +116,7 @@ KEEL_BODY std::optional<update_metrics> update_interval::take() {
     line.memory->between = between_;
   }
   line.own.clear();
-  for (own_value const& value : own_) line.own.emplace_back(value.name, value.reduced());
+  for (own_value const& value : own_) line.own.emplace_back(value.name, *value.values.result(value.how));
   *this = {};
   return line;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <keel/memory/phase_watch.hpp>
 #include <keel/metrics/gpu_state.hpp>
+#include <keel/metrics/measured_metric.hpp>
 #include <keel/metrics/phase_times.hpp>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -16,35 +17,29 @@ namespace keel::inline KEEL_MODE {
 
 /// A line of the record.
 struct update_metrics {
-  std::int64_t updates = 1;           ///< number of updates in this line, including skipped ones
-  std::int64_t applied = 1;           ///< number of these that were applied
-  std::int64_t update = 0;            ///< updates applied so far
-  std::int64_t attempt = 0;           ///< updates attempted so far, including skipped ones
-  std::int64_t epoch = 0;             ///< the epoch of the data
-  double loss = 0.0;                  ///< weighted mean
-  std::optional<double> loss_zscore;  ///< standard deviations from the mean of recent losses; nullopt without a history
-  double gradient_norm = 0.0;         ///< before clipping
-  bool clipped = false;               ///< whether at least one update was clipped
-  double clip_fraction = 0.0;         ///< share of the applied updates
-  std::optional<double> gradient_norm_zscore;         ///< as for the loss
-  double learning_rate = 0.0;                         ///< of the first parameter group
-  double loss_scale = 1.0;                            ///< factor on the loss
-  std::int64_t skipped = 0;                           ///< in the whole run
-  std::int64_t rollbacks = 0;                         ///< in the whole run
-  std::int64_t rungs = 0;                             ///< rungs of the ladder taken in the whole run
-  std::optional<double> smoothed_loss = {};           ///< mean of the last 128 accepted updates
-  std::optional<double> smoothed_gradient_norm = {};  ///< mean of the last 128 accepted updates
-  std::string skipped_because;                        ///< the reason; empty for an applied update
-  std::int64_t tokens = 0;                            ///< of all micro-batches; rows if batches have no tokens
-  double milliseconds = 0.0;                          ///< wall-clock time
-  phase_times times;                                  ///< the times of the phases
-  std::optional<double> padding = {};                 ///< share of the ids that are padding
-  std::optional<double> ignored_labels = {};          ///< share of the labels that are ignored
-  std::uint64_t batch = 0;                            ///< checksum of the micro-batches; 0 if not computed
-  std::optional<gpu_state> gpu = {};                  ///< the driver's latest values
-  std::optional<double> mfu = {};                     ///< model FLOPs utilization (keel/metrics/operation_count.hpp), at most 1
-  std::optional<memory::usage> memory;                ///< if memory is measured
-  std::vector<std::pair<std::string, double>> own;    ///< values that the program logged, in order
+  std::int64_t updates = 1;                          ///< number of updates in this line, including skipped ones
+  std::int64_t applied = 1;                          ///< number of these that were applied
+  std::int64_t update = 0;                           ///< updates applied so far
+  std::int64_t attempt = 0;                          ///< updates attempted so far, including skipped ones
+  std::int64_t epoch = 0;                            ///< the epoch of the data
+  double loss = 0.0;                                 ///< weighted mean
+  double gradient_norm = 0.0;                        ///< before clipping
+  bool clipped = false;                              ///< whether at least one update was clipped
+  double clip_fraction = 0.0;                        ///< share of the applied updates
+  double learning_rate = 0.0;                        ///< of the first parameter group
+  double loss_scale = 1.0;                           ///< factor on the loss
+  std::int64_t skipped = 0;                          ///< in the whole run
+  std::int64_t rollbacks = 0;                        ///< in the whole run
+  std::int64_t rungs = 0;                            ///< rungs of the ladder taken in the whole run
+  std::string skipped_because;                       ///< the reason; empty for an applied update
+  std::int64_t tokens = 0;                           ///< of all micro-batches; rows if batches have no tokens
+  double milliseconds = 0.0;                         ///< wall-clock time
+  phase_times times;                                 ///< the times of the phases
+  std::uint64_t batch = 0;                           ///< checksum of the micro-batches; 0 if not computed
+  measured_metrics<std::optional<double>> measured;  ///< the values of measured_metric.hpp
+  std::optional<gpu_state> gpu = {};                 ///< the driver's latest values
+  std::optional<memory::usage> memory;               ///< if memory is measured
+  std::vector<std::pair<std::string, double>> own;   ///< values that the program logged, in order
 };
 
 /// Converts to an ordered JSON object (nlohmann/json.hpp), so that lines can be compared as text.

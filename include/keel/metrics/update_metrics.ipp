@@ -13,17 +13,22 @@
 namespace keel::inline KEEL_MODE {
 
 KEEL_BODY nlohmann::ordered_json to_json(update_metrics const& m) {
-  auto const optional = [](std::optional<double> const& value) {
-    return value ? nlohmann::ordered_json(detail::number_to_json(*value)) : nlohmann::ordered_json(nullptr);
-  };
   nlohmann::ordered_json line;
+  auto const add_measured = [&](bool of_clock) {
+    m.measured.for_each([&]<class Metric>(Metric, std::optional<double> const& value) {
+      if (Metric::depends_on_clock != of_clock) return;
+      if (auto const shown = shown_value<Metric>(value)) {
+        line[Metric::key] = detail::number_to_json(*shown);
+      } else if (Metric::is_null_if_unknown) {
+        line[Metric::key] = nullptr;
+      }
+    });
+  };
   line["update"] = m.update;
   line["attempt"] = m.attempt;
   line["epoch"] = m.epoch;
   line["loss"] = detail::number_to_json(m.loss);
-  line["loss_zscore"] = optional(m.loss_zscore);
   line["gradient_norm"] = detail::number_to_json(m.gradient_norm);
-  line["gradient_norm_zscore"] = optional(m.gradient_norm_zscore);
   line["clipped"] = m.clipped;
   if (m.updates > 1) {
     line["clip_fraction"] = m.clip_fraction;
@@ -35,8 +40,7 @@ KEEL_BODY nlohmann::ordered_json to_json(update_metrics const& m) {
   line["skipped"] = m.skipped;
   if (!m.skipped_because.empty()) line["skipped_because"] = m.skipped_because;
   line["tokens"] = m.tokens;
-  if (m.padding) line["padding"] = *m.padding;
-  if (m.ignored_labels && *m.ignored_labels > 0.0) line["ignored_labels"] = *m.ignored_labels;
+  add_measured(false);
   if (m.batch != 0) line["batch"] = in_hexadecimal(m.batch);
   if (m.memory) {
     auto& bytes = line["memory"];
@@ -64,7 +68,7 @@ KEEL_BODY nlohmann::ordered_json to_json(update_metrics const& m) {
     add("temperature", m.gpu->temperature);
     add("utilization", m.gpu->utilization);
   }
-  if (m.mfu) line["mfu"] = detail::number_to_json(*m.mfu);
+  add_measured(true);
   return line;
 }
 

@@ -106,11 +106,12 @@ KEEL_BODY void run_log::update(event::update_end const& event, figures const& kn
   m.milliseconds = known.milliseconds;
   m.rollbacks = known.rollbacks;
   m.gpu = known.gpu;
-  m.padding = padding_.take(known.is_late);
-  m.ignored_labels = ignored_labels_.take(known.is_late);
+  m.measured[metrics::padding{}] = padding_.take(known.is_late);
+  m.measured[metrics::ignored_labels{}] = ignored_labels_.take(known.is_late);
   m.batch = known.is_late ? batch_before_ : batch_;
   if (known.operations_per_token > 0.0 && known.peak > 0.0 && m.milliseconds > 0.0)
-    m.mfu = known.operations_per_token * static_cast<double>(m.tokens) * 1e3 / (m.milliseconds * known.peak);
+    m.measured[metrics::mfu{}] =
+        known.operations_per_token * static_cast<double>(m.tokens) * 1e3 / (m.milliseconds * known.peak);
   bool const skipped = !m.skipped_because.empty();
   auto const own = std::exchange(own_, {});
   if (auto const line = record_.interval.add(m, own, every_)) write(*line);

@@ -5,6 +5,7 @@
 #include <keel/metrics/update_metrics.hpp>
 #include <keel/step/update_events.hpp>
 #include <keel/trainer/progress.hpp>
+#include <optional>
 #include <string>
 
 namespace keel::inline KEEL_MODE {
@@ -17,9 +18,9 @@ inline update_metrics metrics_of(event::update_end const& event, run_record& rec
   m.attempt = ++record.attempts;
   m.epoch = epoch;
   m.loss = event.loss;
-  m.loss_zscore = record.loss.zscore(as_finite(event.loss));
+  m.measured[metrics::loss_zscore{}] = record.loss.zscore(as_finite(event.loss));
   m.gradient_norm = event.gradient_norm;
-  m.gradient_norm_zscore = record.gradient_norm.zscore(as_finite(event.gradient_norm));
+  m.measured[metrics::gradient_norm_zscore{}] = record.gradient_norm.zscore(as_finite(event.gradient_norm));
   m.tokens = event.tokens;
   m.memory = event.memory;
   m.times = event.times;
@@ -37,8 +38,10 @@ inline update_metrics metrics_of(event::update_end const& event, run_record& rec
     m.skipped_because = to_string(skipped.why);
     if (!skipped.where.empty()) m.skipped_because += " in " + skipped.where;
   }
-  m.smoothed_loss = record.loss.mean();
-  m.smoothed_gradient_norm = record.gradient_norm.mean();
+  recent_updates const recent{record.loss, record.gradient_norm};
+  m.measured.for_each([&]<class Metric>(Metric, std::optional<double>& value) {
+    if constexpr (requires { Metric::measure(recent); }) value = Metric::measure(recent);
+  });
   m.rungs = record.rungs;
   return m;
 }
