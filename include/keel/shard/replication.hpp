@@ -130,16 +130,11 @@ class replication final : public rank_requests {
   void require_no_full_state() const {
     if (shards_) shards_->require_no_full_state();
   }
-  /// Runs `run`, which accesses the optimizer's state, with the shards in place of the parameters.
-  template <class Run>
-  void with_sharded_state(Run const& run) {
-    optimizer_shards::scope const shards(this->shards());
-    run();
-  }
-  template <class Run>
-  void with_sharded_gradients(Run const& run) {
-    optimizer_shards::scope const shards(this->shards(), optimizer_shards::scope::gradients::with);
-    run();
+  /// While the result exists, the shards are in place of the parameters, for what accesses the optimizer's state.
+  [[nodiscard]] optimizer_shards::scope sharded_state() { return optimizer_shards::scope(shards()); }
+  /// As above, with the shards of the gradients.
+  [[nodiscard]] optimizer_shards::scope sharded_gradients() {
+    return optimizer_shards::scope(shards(), optimizer_shards::scope::gradients::with);
   }
   /// Allocates the buffers of update(); changes no parameter.
   void prepare_update() {

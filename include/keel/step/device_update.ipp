@@ -35,7 +35,10 @@ KEEL_BODY update_decision device_update::decide() {
 KEEL_BODY void device_update::decide(update_decision& decision, gradients<stage::scaled> whole, at::Tensor const& loss,
                                      at::Tensor const& of_ranks) {
   auto unscaled = std::move(whole).unscale();
-  parts_.ranks.with_sharded_gradients([&] { parts_.engine->prepare(); });
+  {
+    auto const shards = parts_.ranks.sharded_gradients();
+    parts_.engine->prepare();
+  }
   parts_.ranks.prepare_update();
   decision.limits = {parts_.guards.spike().loss_limit(), parts_.guards.spike().gradient_norm_limit(),
                      parts_.clip->norm_limit(parts_.present().clip)};
@@ -60,7 +63,10 @@ KEEL_BODY void device_update::apply(update_decision& decision) {
     parts_.begin_update(decision.facts);
     parts_.half_updated = true;
     parts_.step_optimizer([&] {
-      parts_.ranks.with_sharded_gradients([&] { parts_.engine->update_where(decided.should_apply, decided.factor); });
+      {
+        auto const shards = parts_.ranks.sharded_gradients();
+        parts_.engine->update_where(decided.should_apply, decided.factor);
+      }
       if (parts_.scale_on_device) parts_.scale_on_device->update(decided.should_apply, decided.overflowed);
       parts_.pass.buffers().restore_unless(decided.should_apply);
     });
@@ -85,7 +91,10 @@ KEEL_BODY update_decision device_update::conclude(pending_update update) {
   decision.norm = norm;
   decision.was_clipped = norm > update.limits.clip;
   if (applied) return decision;
-  parts_.ranks.with_sharded_state([&] { parts_.engine->undo_update(); });
+  {
+    auto const shards = parts_.ranks.sharded_state();
+    parts_.engine->undo_update();
+  }
   reason why = skip_reason_of(loss, norm, update.limits, parts_.nonfinite_gradient_reason());
   if (has_nonfinite_buffer && std::isfinite(loss) && std::isfinite(norm)) why = reason::nonfinite_buffer;
   decision.skip_reason = why;

@@ -38,7 +38,10 @@ KEEL_BODY void host_update::apply(update_decision& decision) {
     parts_.begin_update(decision.facts);
     parts_.clip->commit();
     parts_.half_updated = true;
-    parts_.step_optimizer([&] { parts_.ranks.with_sharded_gradients([&] { std::move(clipped).step(parts_.optimizer); }); });
+    parts_.step_optimizer([&] {
+      auto const shards = parts_.ranks.sharded_gradients();
+      std::move(clipped).step(parts_.optimizer);
+    });
   });
   parts_.pass.layers().after_update(parts_.updates + 1);
   parts_.repeated.take(parts_.optimizer, parts_.parameters);

@@ -175,7 +175,10 @@ KEEL_BODY void step_engine::begin() {
   parts_.ranks.require_no_full_state();
   parts_.repeated.forget();
   if (parts_.has_ladder()) relieve_allocator();
-  name_out_of_memory(parts_.begun(), [&] { parts_.ranks.with_sharded_state([&] { parts_.ladder.prepare(); }); });
+  name_out_of_memory(parts_.begun(), [&] {
+    auto const shards = parts_.ranks.sharded_state();
+    parts_.ladder.prepare();
+  });
   parts_.trace.begin(parts_.pending.has_value());
   open_ = true;
   dropped_at_.reset();
@@ -297,8 +300,8 @@ KEEL_BODY oom::rung_kind step_engine::take_rung(std::string const& message, bool
   parts_.ranks.abort_peers_on_exception([&] {
     auto const& world = parts_.ranks.world();
     auto const pieces = agree(world, replay_.max_pieces()).value();
-    parts_.ranks.with_sharded_state(
-        [&] { rung = parts_.ladder.take_next(pieces, parts_.begun(), make_all_any_reducer(world)); });
+    auto const shards = parts_.ranks.sharded_state();
+    rung = parts_.ladder.take_next(pieces, parts_.begun(), make_all_any_reducer(world));
   });
   if (rung != oom::rung_kind::give_up || may_give_up)
     parts_.observer->observe(
@@ -438,7 +441,10 @@ KEEL_BODY void step_engine::drop_update() {
   auto const ends = c10::make_scope_exit([this] { end_update(); });
   if (open_) dropped_at_ = parts_.pass.memory().interrupted();
   clear_gradients(parts_.parameters.tensors);
-  if (parts_.engine != nullptr) parts_.ranks.with_sharded_state([&] { parts_.engine->forget_prepared(); });
+  if (parts_.engine != nullptr) {
+    auto const shards = parts_.ranks.sharded_state();
+    parts_.engine->forget_prepared();
+  }
   previous_result_.reset();
   parts_.pass.drop();
 }

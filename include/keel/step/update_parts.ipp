@@ -84,7 +84,10 @@ KEEL_BODY void update_parts::judge(update_decision& decision,
   if (observer->reads_gradients()) show_gradients(decision.norm, checked.unscaled());
   if (pass.layers().is_on()) pass.layers().gradients(checked.norms(), checked.factor());
   decision.clipped.emplace(std::move(checked).clip(*clip, present().clip));
-  ranks.with_sharded_gradients([&] { decision.clipped->prepare(optimizer); });
+  {
+    auto const shards = ranks.sharded_gradients();
+    decision.clipped->prepare(optimizer);
+  }
   ranks.prepare_update();
 }
 
