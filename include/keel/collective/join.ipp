@@ -293,7 +293,8 @@ inline world_of_ranks connect_all_ranks(c10::intrusive_ptr<c10d::Store> const& s
       message = thrown.what();
     }
     if (!world) own->cancel_attempt();
-    if (own->are_all_connected(how, world.has_value(), last)) return *std::move(world);
+    bool const are_all_connected = own->are_all_connected(how, world.has_value(), last);
+    if (are_all_connected && world) return *std::move(world);
     if (attempt == attempts) throw std::runtime_error(message);
   }
 }

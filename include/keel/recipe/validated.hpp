@@ -4,6 +4,7 @@
 
 #include <keel/recipe/valid.hpp>
 #include <keel/rule/not_implemented.hpp>
+#include <keel/rule/reject_call.hpp>
 
 namespace keel::detail {
 

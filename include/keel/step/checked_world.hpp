@@ -14,6 +14,9 @@ world_of_ranks const& checked_world(world_of_ranks const& world) {
   return world;
 }
 
+template <class Recipe, bool AcceptsWorld>
+world_of_ranks const& checked_world(world_of_ranks const&& world) = delete;
+
 /// Rejected (U56) if the recipe needs a world and none was given.
 template <class Recipe, bool Replicates>
 void require_world() {

@@ -238,7 +238,7 @@ KEEL_BODY step_outcome step_engine::advance(bool complete, c10::function_ref<voi
   };
   if (auto gave_up = attempt_update(complete, attempt)) return *gave_up;
   if (!decision) return result::accumulated{parts_.micro_batches, parts_.present().accumulate.count};
-  if (has_closure) return finish(*closure, std::move(*decision));
+  if (closure) return finish(*closure, std::move(*decision));
   step_outcome const result =
       parts_.decides_on_device ? finish_deferred(std::move(*decision)) : finish(strategy(), std::move(*decision));
   if (parts_.has_ladder() && parts_.ranks.take_rung_request()) take_rung_for_slow_allocator();

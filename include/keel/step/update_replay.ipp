@@ -33,9 +33,9 @@ KEEL_BODY std::optional<step_outcome> update_replay::retry_on_out_of_memory(
       bool const any = agree(ranks.world(), out_of_memory_message_.has_value()).value();
       if (any && !out_of_memory_message_) out_of_memory_message_ = "memory ran out on another rank";
     }
-    if (!out_of_memory_message_) return std::nullopt;
-    std::string const message = *std::exchange(out_of_memory_message_, std::nullopt);
-    if (auto gave_up = take_rung(message)) return gave_up;
+    auto const message = std::exchange(out_of_memory_message_, std::nullopt);
+    if (!message) return std::nullopt;
+    if (auto gave_up = take_rung(*message)) return gave_up;
   }
 }
 

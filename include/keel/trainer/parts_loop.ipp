@@ -269,6 +269,7 @@ KEEL_BODY outcome parts_loop::finish() {
         in_iteration_ = false;
       },
       true);
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access): guard() runs the function or throws
   return *ended;
 }
 

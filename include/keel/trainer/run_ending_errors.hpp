@@ -22,10 +22,12 @@ inline bool invalidates_run(std::exception const& thrown) {
 /// which are thrown.
 inline std::optional<outcome> limit_reached(std::exception const& thrown, config const& recipe) {
   auto const* const by = dynamic_cast<skip_limit_error const*>(&thrown);
-  if (by == nullptr || !by->limit()) return std::nullopt;
+  if (by == nullptr) return std::nullopt;
+  std::optional<reason> const limit = by->limit();
+  if (!limit) return std::nullopt;
   // With nonfinite::raise, an overflow at the minimum loss scale is thrown, too.
-  if (*by->limit() == reason::scale_overflow && recipe.nonfinite.kind == nonfinite::kind::raise) return std::nullopt;
-  return result::gave_up{*by->limit(), by->what()};
+  if (*limit == reason::scale_overflow && recipe.nonfinite.kind == nonfinite::kind::raise) return std::nullopt;
+  return result::gave_up{*limit, by->what()};
 }
 
 }  // namespace keel::detail::inline KEEL_MODE
