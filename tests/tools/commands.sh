@@ -45,6 +45,19 @@ printf 'x' | dd of="$folder/other/checkpoints/step-000000006/model.safetensors" 
 answers 1 'DAMAGED' checkpoint verify "$folder/run" "$folder/other"
 answers 2 'holds no checkpoint' checkpoint verify "$folder"
 
+# Of the 1,000 + 10 numbers of this file 1,000 are trained: 4,000 bytes of parameters and gradients, 8,000 of moments.
+header='{"frozen.bias":{"dtype":"F32","shape":[10],"data_offsets":[0,40]},"weight":{"dtype":"F32","shape":[1000],"data_offsets":[40,4040]}}'
+{ printf "\\x$(printf %02x ${#header})\\0\\0\\0\\0\\0\\0\\0"; printf '%s' "$header"; head -c 4040 /dev/zero; } > "$folder/weights.safetensors"
+echo '{}' > "$folder/plain.json"
+echo '{"shard": {"zero": 1}, "ema": 0.999}' > "$folder/sharded.json"
+answers 0 '1000 trained numbers' estimate "$folder/plain.json" "$folder/weights.safetensors" --frozen frozen.
+answers 0 'optimizer          0.01 MiB  2 x 1000' estimate "$folder/plain.json" "$folder/weights.safetensors" --frozen frozen.
+answers 0 'average' estimate "$folder/sharded.json" "$folder/weights.safetensors" --ranks 4
+answers 0 'without activations' estimate "$folder/plain.json" "$folder/run"
+answers 2 '--frozen head: no tensor' estimate "$folder/plain.json" "$folder/run" --frozen head
+answers 2 '[E02]' estimate "$folder/plain.json" "$folder/nowhere.safetensors"
+answers 105 'not in range' estimate "$folder/plain.json" "$folder/run" --ranks 0
+
 cd "$folder"
 answers 0 'wrote ' report run --output page.html
 grep -q '</html>' page.html || fail "keel report left no page"

@@ -64,7 +64,7 @@ struct breakdown {
   std::int64_t recomputed = 0;      ///< the largest unit, whose activations come back one at a time; 0 without recompute
   std::int64_t logits = 0;          ///< the largest tensor that is kept outside of units
   std::int64_t widest = 0;          ///< the largest tensor that a unit keeps
-  std::int64_t rows = 0;            ///< of the batch
+  std::int64_t rows = 0;            ///< of the batch; 0: activations were not measured
 
   /// Bytes that a backward pass takes beside what the forward pass kept.
   std::int64_t backward() const { return std::max(2 * logits, recomputed + 2 * widest); }
@@ -81,8 +81,8 @@ struct breakdown {
       std::snprintf(start, sizeof start, "%-12s %10.2f MiB  ", name, static_cast<double>(bytes) / (1024.0 * 1024.0));
       table += start + words + "\n";
     };
-    line("parameters", parameters, std::to_string(trained) + " trained numbers, and those that are frozen");
-    line("buffers", 2 * buffers, "and the copies that a window begins with");
+    line("parameters", parameters, std::to_string(trained) + " trained numbers, and the frozen ones");
+    line("buffers", 2 * buffers, "with the copies that an update keeps");
     line("gradients", gradients, "of trained parameters");
     line("optimizer", optimizer,
          optimizer == 0 ? "offloaded, or none"
@@ -90,6 +90,10 @@ struct breakdown {
                               " numbers of fp32, and copies of narrow ones");
     if (average > 0) line("average", average, "of trained parameters, fp32");
     if (sums > 0) line("sums", sums, "of the gradients of all ranks, beside each rank's");
+    if (rows == 0) {
+      line("sum", peak(), "without activations, which keel::memory::estimate measures in the program that has the model");
+      return table;
+    }
     line("activations", activations, "of " + std::to_string(rows) + " rows, as the recipe keeps them");
     for (std::size_t i = 0; i < units.size(); ++i) line("", units[i], "unit " + std::to_string(i) + " without recompute");
     line("", outside, "outside of units");
@@ -209,6 +213,44 @@ struct counted_passes {
 
 }  // namespace keel::memory::detail::inline KEEL_MODE
 
+namespace keel::memory::detail::inline KEEL_MODE {
+
+/// Adds what parameters take apart from a forward and backward pass, one after another.
+class parameter_counter {
+ public:
+  parameter_counter(breakdown& sums, config const& configured, estimate_options const& options)
+      : sums_(sums), configured_(configured) {
+    sums.state_per_parameter = options.state_per_parameter;
+    std::int64_t const declared = configured.world.declared ? configured.world.ranks : 1;
+    if (shard::is_distributed(configured.shard))
+      ranks_ = std::max<std::int64_t>(options.ranks > 0 ? options.ranks : declared, 1);
+  }
+
+  void add(at::Tensor const& parameter, bool is_trained) {
+    auto const bytes = static_cast<std::int64_t>(parameter.nbytes());
+    sums_.parameters += bytes;
+    if (!is_trained) return;
+    sums_.trained += parameter.numel();
+    bool const narrow = keel::detail::is_narrow(parameter);
+    std::int64_t const wide = 4 * parameter.numel();
+    // Summed up in fp32 once there is a second micro-batch.
+    sums_.gradients += narrow && configured_.accumulate.count > 1 ? wide : bytes;
+    bool const offloaded = configured_.offload.kind == offload::kind::optimizer;
+    std::int64_t const state = sums_.state_per_parameter * std::max(wide, bytes) + (narrow ? wide : 0);
+    std::int64_t const shards = configured_.shard.stage >= 1 ? ranks_ : 1;
+    if (!offloaded) sums_.optimizer += (state + shards - 1) / shards;
+    if (ranks_ > 1) sums_.sums += narrow ? wide : bytes;
+    if (configured_.ema.decay > 0.0) sums_.average += std::max(wide, bytes);
+  }
+
+ private:
+  breakdown& sums_;
+  config const& configured_;
+  std::int64_t ranks_ = 1;
+};
+
+}  // namespace keel::memory::detail::inline KEEL_MODE
+
 namespace keel::memory::inline KEEL_MODE {
 
 /// `model` and `loss_of` as a step takes them; the batch is a micro-batch. `configured` is the recipe with its numbers, as a step's
@@ -219,27 +261,11 @@ breakdown estimate(Model& model, Batch const& batch, LossOf&& loss_of, estimate_
                    config const& configured = keel::detail::closed_config<Recipe>()) {
   torch::nn::Module& module = as_module(model);
   breakdown result;
-  result.state_per_parameter = options.state_per_parameter;
+  detail::parameter_counter counter(result, configured, options);
   at::DeviceType device = at::kCPU;
-  std::int64_t const declared = configured.world.declared ? configured.world.ranks : 1;
-  std::int64_t const all_ranks =
-      shard::is_distributed(configured.shard) ? std::max<std::int64_t>(options.ranks > 0 ? options.ranks : declared, 1) : 1;
-  std::int64_t const ranks = configured.shard.stage >= 1 ? all_ranks : 1;
   for (at::Tensor const& one : module.parameters()) {
     device = one.device().type();
-    auto const bytes = static_cast<std::int64_t>(one.nbytes());
-    result.parameters += bytes;
-    if (!one.requires_grad()) continue;
-    result.trained += one.numel();
-    bool const narrow = keel::detail::is_narrow(one);
-    std::int64_t const wide = 4 * one.numel();
-    // Summed up in fp32 once there is a second micro-batch.
-    result.gradients += narrow && configured.accumulate.count > 1 ? wide : bytes;
-    bool const offloaded = configured.offload.kind == offload::kind::optimizer;
-    std::int64_t const state = options.state_per_parameter * std::max(wide, bytes) + (narrow ? wide : 0);
-    if (!offloaded) result.optimizer += (state + ranks - 1) / ranks;
-    if (all_ranks > 1) result.sums += narrow ? wide : bytes;
-    if (configured.ema.decay > 0.0) result.average += std::max(wide, bytes);
+    counter.add(one, one.requires_grad());
   }
   for (at::Tensor const& one : module.buffers()) result.buffers += static_cast<std::int64_t>(one.nbytes());
 

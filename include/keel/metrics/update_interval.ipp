@@ -116,7 +116,9 @@ KEEL_BODY std::optional<update_metrics> update_interval::take() {
     line.memory->between = between_;
   }
   line.own.clear();
-  for (own_value const& value : own_) line.own.emplace_back(value.name, *value.values.result(value.how));
+  for (own_value const& value : own_) {
+    if (auto const reduced = value.values.result(value.how)) line.own.emplace_back(value.name, *reduced);
+  }
   *this = {};
   return line;
 }

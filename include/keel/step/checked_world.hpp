@@ -9,13 +9,10 @@ namespace keel::detail::inline KEEL_MODE {
 
 /// Returns `world`. Rejected (U57) unless the recipe is for several ranks.
 template <class Recipe, bool AcceptsWorld>
-world_of_ranks const& checked_world(world_of_ranks const& world) {
+world_of_ranks checked_world(world_of_ranks const& world) {
   if constexpr (!AcceptsWorld) reject_call<rule::U57, Recipe>();
   return world;
 }
-
-template <class Recipe, bool AcceptsWorld>
-world_of_ranks const& checked_world(world_of_ranks const&& world) = delete;
 
 /// Rejected (U56) if the recipe needs a world and none was given.
 template <class Recipe, bool Replicates>

@@ -23,6 +23,10 @@ int check(std::vector<std::filesystem::path> const& recipes);
 
 /// 0 the same, 1 they part.
 int compare(std::filesystem::path const& run_a, std::filesystem::path const& run_b);
+/// What parameters, gradients and the optimizer's state take in memory. `weights`: a safetensors file, a checkpoint, or a run directory for its
+/// newest. Tensors whose names begin with one of `frozen` are not trained. Returns 0.
+int estimate(std::filesystem::path const& recipe, std::filesystem::path const& weights, std::vector<std::string> const& frozen,
+             int ranks, int state_per_parameter);
 /// A path is a checkpoint, or a run directory, which stands for its checkpoints; 1: one is damaged.
 int verify_checkpoints(std::vector<std::filesystem::path> const& paths);
 int show_checkpoint(std::filesystem::path const& path);

@@ -54,6 +54,21 @@ int main(int count, char** words) {
   check->add_option("FILE", paths, "recipes to judge")->required();
   check->callback([&] { status = keel::tools::check(paths); });
 
+  std::vector<std::string> frozen;
+  int ranks = 0, state_per_parameter = 2;
+  auto* const estimate = program.add_subcommand(
+      "estimate", "says how much memory parameters, gradients and the optimizer's state take under a recipe");
+  estimate->add_option("RECIPE", first, "a recipe in JSON")->required();
+  estimate->add_option("WEIGHTS", second, "a safetensors file, a checkpoint, or a run directory for its newest")->required();
+  estimate->add_option("--frozen", frozen, "beginnings of the names of tensors that are not trained");
+  estimate->add_option("--ranks", ranks, "processes that train together")->check(CLI::Range(1, 65536));
+  estimate
+      ->add_option("--state-per-parameter", state_per_parameter,
+                   "fp32 numbers that the optimizer keeps of a parameter: 2 for Adam, 1 for SGD with momentum, 0 without")
+      ->check(CLI::Range(0, 16))
+      ->capture_default_str();
+  estimate->callback([&] { status = keel::tools::estimate(first, second, frozen, ranks, state_per_parameter); });
+
   auto* const checkpoint = program.add_subcommand("checkpoint", "looks into checkpoints");
   checkpoint->require_subcommand(1);
   auto* const verify =

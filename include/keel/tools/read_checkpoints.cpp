@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <keel/checkpoint/safetensors.hpp>
 #include <keel/checkpoint/store.hpp>
 #include <keel/checkpoint/verify.hpp>
 #include <keel/diagnose/compare_runs.hpp>
+#include <keel/diagnose/estimate.hpp>
 #include <keel/json/load_config.hpp>
 #include <keel/tools/commands.hpp>
 #include <map>
@@ -82,6 +84,39 @@ int compare(fs::path const& run_a, fs::path const& run_b) {
   run_comparison const found = compare_runs(run_a, run_b);
   std::fputs(to_text(found).c_str(), stdout);
   return found.records.empty() && found.common_updates > 0 ? 0 : 1;
+}
+
+int estimate(fs::path const& recipe, fs::path const& weights, std::vector<std::string> const& frozen, int ranks,
+             int state_per_parameter) {
+  config const configured = load_config(recipe);
+  bool const is_file = fs::is_regular_file(weights);
+  tensor_map const model = is_file ? load_safetensors(weights).tensors : read_checkpoint(one_checkpoint(weights)).model;
+  memory::breakdown sums;
+  memory::detail::parameter_counter counter(sums, configured, {.state_per_parameter = state_per_parameter, .ranks = ranks});
+  std::set<void const*> seen;
+  std::vector<bool> is_used(frozen.size());
+  for (auto const& [name, tensor] : model) {
+    if (!seen.insert(tensor.data_ptr()).second) continue;
+    // A file does not say which tensors are buffers: those of normalization are, and whatever has no gradient.
+    if (!tensor.is_floating_point() || name.ends_with("running_mean") || name.ends_with("running_var")) {
+      sums.buffers += static_cast<std::int64_t>(tensor.nbytes());
+      continue;
+    }
+    bool is_trained = true;
+    for (std::size_t i = 0; i < frozen.size(); ++i) {
+      if (!name.starts_with(frozen[i])) continue;
+      is_trained = false;
+      is_used[i] = true;
+    }
+    counter.add(tensor, is_trained);
+  }
+  for (std::size_t i = 0; i < frozen.size(); ++i) {
+    if (!is_used[i])
+      throw config_error("E13", "--frozen " + frozen[i] + ": no tensor of " + weights.string() +
+                                    " has a name that begins so. keel checkpoint show lists the names of a checkpoint.");
+  }
+  std::fputs(sums.describe().c_str(), stdout);
+  return 0;
 }
 
 int verify_checkpoints(std::vector<fs::path> const& paths) {
