@@ -29,7 +29,7 @@ struct usage {
   std::int64_t held = 0;                     ///< allocated at the end of the update, including gradients
   std::int64_t reserved = 0;                 ///< reserved from the system at the end of the update
   std::array<std::int64_t, phases> peaks{};  ///< peak of allocated bytes in each phase
-  std::int64_t between = 0;                  ///< peak of allocated bytes since the previous update: evaluations, saves, hooks, loading
+  std::int64_t between = 0;                  ///< peak since the previous update: evaluations, saves, hooks, loading
   std::int64_t accumulated = 0;  ///< growth from before the first piece of a batch to before the last, including gradients
   bool is_on_gpu = false;        ///< measured on a GPU, not in host memory
   /// Returns the highest of the phases' peaks.
