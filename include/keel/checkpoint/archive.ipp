@@ -1,4 +1,4 @@
-// The bodies of archive.hpp.
+// Definitions for archive.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

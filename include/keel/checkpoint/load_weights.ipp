@@ -1,4 +1,4 @@
-// The bodies of load_weights.hpp.
+// Definitions for load_weights.hpp.
 #pragma once
 
 #include <keel/checkpoint/load_weights.hpp>

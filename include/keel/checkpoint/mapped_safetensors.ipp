@@ -1,4 +1,4 @@
-// The bodies of mapped_safetensors.hpp.
+// Definitions for mapped_safetensors.hpp.
 #pragma once
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// The bodies of safetensors_file.hpp.
+// Definitions for safetensors_file.hpp.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The bodies of safetensors_header.hpp.
+// Definitions for safetensors_header.hpp.
 #pragma once
 
 #include <algorithm>

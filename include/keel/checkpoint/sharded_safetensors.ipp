@@ -1,4 +1,4 @@
-// The bodies of sharded_safetensors.hpp.
+// Definitions for sharded_safetensors.hpp.
 #pragma once
 
 #include <cstdio>

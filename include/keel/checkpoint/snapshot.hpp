@@ -19,7 +19,7 @@ namespace keel::inline KEEL_MODE {
 struct snapshot {
   tensor_map model;
   tensor_map optimizer;
-  tensor_map tensors;  ///< of the state
+  tensor_map tensors;  ///< tensors of `state`
   nlohmann::json state;
   std::int64_t generation = 0;      ///< rollbacks of the run so far; a later generation is newer even at a lower update
   std::string run = {};             ///< id of the run; unchanged by resumes and rollbacks

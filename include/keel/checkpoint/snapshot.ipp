@@ -1,4 +1,4 @@
-// The bodies of snapshot.hpp.
+// Definitions for snapshot.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

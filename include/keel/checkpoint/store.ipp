@@ -1,4 +1,4 @@
-// The bodies of store.hpp.
+// Definitions for store.hpp.
 #pragma once
 
 #include <algorithm>

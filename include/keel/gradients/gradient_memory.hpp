@@ -1,5 +1,6 @@
-// If parameters are views of shared memory, autograd may let their gradients share memory. LibTorch then adds to them and
-// scales them once per parameter: two accumulated passes give 1.5 times the gradient (pytorch/pytorch issue 34082).
+// If a model adds views of several parameters, autograd may let their gradients share memory. LibTorch then accumulates into
+// and scales the shared memory once per parameter: two accumulated passes give 1.5 times the gradient (pytorch/pytorch issue
+// 34082).
 #pragma once
 
 #include <ATen/core/Tensor.h>

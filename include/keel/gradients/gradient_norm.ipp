@@ -1,4 +1,4 @@
-// The bodies of gradient_norm.hpp.
+// Definitions for gradient_norm.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -1,4 +1,4 @@
-// The bodies of interference.hpp.
+// Definitions for interference.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

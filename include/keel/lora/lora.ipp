@@ -1,4 +1,4 @@
-// The bodies of lora.hpp.
+// Definitions for lora.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

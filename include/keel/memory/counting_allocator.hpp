@@ -76,7 +76,7 @@ struct thread_counts {
   }
 };
 
-/// RAII: allocations of this thread during its lifetime are not counted and not refused by refuse_allocation().
+/// RAII: allocations of this thread during its lifetime do not count for refuse_allocation(), which does not refuse them.
 class not_refused {
  public:
   not_refused() : before_(std::exchange(thread_counts::instance(), {})) {}

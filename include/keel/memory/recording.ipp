@@ -1,4 +1,4 @@
-// The bodies of recording.hpp.
+// Definitions for recording.hpp.
 #pragma once
 
 #include <keel/core/replace_file.hpp>

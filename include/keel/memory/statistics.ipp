@@ -1,4 +1,4 @@
-// The bodies of statistics.hpp.
+// Definitions for statistics.hpp.
 #pragma once
 
 #include <keel/memory/statistics.hpp>

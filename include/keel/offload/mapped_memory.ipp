@@ -1,4 +1,4 @@
-// The bodies of mapped_memory.hpp.
+// Definitions for mapped_memory.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -1,4 +1,4 @@
-// The bodies of adam.hpp.
+// Definitions for adam.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

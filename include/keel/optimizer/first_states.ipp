@@ -1,4 +1,4 @@
-// The bodies of first_states.hpp.
+// Definitions for first_states.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

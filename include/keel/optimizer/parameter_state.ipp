@@ -1,4 +1,4 @@
-// The bodies of parameter_state.hpp.
+// Definitions for parameter_state.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

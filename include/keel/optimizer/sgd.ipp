@@ -1,4 +1,4 @@
-// The bodies of sgd.hpp.
+// Definitions for sgd.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

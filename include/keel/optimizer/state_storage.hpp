@@ -20,8 +20,8 @@ class state_storage {
   /// True if the tensor is already in this storage.
   virtual bool holds(at::Tensor const& tensor) const = 0;
 
-  /// An update processes all tensors in order, piece by piece, between these two calls. Bytes `begin` to `end` of a tensor are
-  /// a piece.
+  /// Begins an update, which lasts until end_sweep() and processes all tensors in order, piece by piece. The calls below are
+  /// for one piece: the bytes `begin` to `end` of a tensor.
   virtual void begin_sweep() {}
   virtual void end_sweep() {}
   /// Starts reading a piece that is needed next.

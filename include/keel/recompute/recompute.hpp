@@ -199,7 +199,7 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
   std::vector<torch::autograd::SavedVariable> inputs_;
   // The pointer type depends on LibTorch's version.
   std::vector<decltype(torch::autograd::impl::grad_accumulator(std::declval<at::Tensor const&>()))> accumulators_;
-  std::vector<trace> traces_;  ///< of the dropped tensors
+  std::vector<trace> traces_;  ///< one per dropped tensor
   std::vector<at::Tensor> tensors_;
   std::size_t next_ = 0;
   ending ended_ = ending::none;

@@ -1,4 +1,4 @@
-// The bodies of recompute.hpp.
+// Definitions for recompute.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -130,7 +130,7 @@ class replication final : public rank_requests {
   void require_no_full_state() const {
     if (shards_) shards_->require_no_full_state();
   }
-  /// While the result exists, the shards are in place of the parameters, for what accesses the optimizer's state.
+  /// Replaces the optimizer's parameters by this rank's shards during the lifetime of the result, for access to its state.
   [[nodiscard]] optimizer_shards::scope sharded_state() { return optimizer_shards::scope(shards()); }
   /// As above, with the shards of the gradients.
   [[nodiscard]] optimizer_shards::scope sharded_gradients() {
@@ -226,8 +226,8 @@ class replication final : public rank_requests {
   std::optional<packed_agreement> numbers_;
   bool is_exchanging_ = false;                    ///< an exchange has begun
   bool has_pending_sums_ = false;                 ///< the others are in the gradient sums, or will start them
-  double factor_ = 1.0;                           ///< of this rank's gradients in the sums
-  std::vector<torch::nn::Module const*> models_;  ///< whose buffers are shared
+  double factor_ = 1.0;                           ///< factor of this rank's gradients in the sums
+  std::vector<torch::nn::Module const*> models_;  ///< models with shared buffers
   shared_buffers buffers_;
   bool thrashes_ = false;
   bool ran_out_of_memory_ = false;  ///< memory ran out in this call

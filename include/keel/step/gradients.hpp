@@ -175,7 +175,7 @@ class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, 
   using gradients_base::gradients_base;
   bool is_prepared_ = false;
   update_engine* engine_ = nullptr;
-  detail::first_states states_;  ///< of another optimizer
+  detail::first_states states_;  ///< state created for an optimizer that is not an update engine
 };
 
 /// Gradients that are finite.

@@ -1,4 +1,4 @@
-// The bodies of step_engine.hpp.
+// Definitions for step_engine.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -1,4 +1,4 @@
-// The bodies of update_trace.hpp.
+// Definitions for update_trace.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -1,4 +1,4 @@
-// The bodies of checkpoint_collectives.hpp.
+// Definitions for checkpoint_collectives.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -52,7 +52,7 @@ class saver;
 /// The best checkpoint of a run.
 struct best_saved {
   std::filesystem::path path;  ///< its directory, for load_weights and options.resume_from
-  double value;                ///< of the metric by which checkpoints are compared
+  double value;                ///< value of the metric by which checkpoints are compared
   std::int64_t update;         ///< its number of applied updates
 };
 
@@ -267,8 +267,8 @@ class checkpoint_manager {
   bool is_incomplete_ = false;
   std::string run_id_;                       ///< written into checkpoints; empty before the first
   std::int64_t saved_at_ = 0;                ///< attempts at the start of the last save; -1 after a failed or dropped one
-  bool is_save_requested_ = false;           ///< by a file or a signal
-  bool is_save_requested_by_clock_ = false;  ///< at the last agreement of several ranks
+  bool is_save_requested_ = false;           ///< a file or a signal requested a save
+  bool is_save_requested_by_clock_ = false;  ///< the clock requested a save, at the last agreement of several ranks
   bool is_best_pending_ = false;             ///< the last evaluation was the best so far
   double slowest_save_ = 0.0;                ///< seconds until durable
   bool warned_ = false;

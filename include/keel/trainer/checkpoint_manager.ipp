@@ -1,4 +1,4 @@
-// The bodies of checkpoint_manager.hpp.
+// Definitions for checkpoint_manager.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -1,4 +1,4 @@
-// The bodies of parts_loop.hpp.
+// Definitions for parts_loop.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -49,7 +49,7 @@ struct epoch_begin {
 /// The data of an epoch is exhausted.
 struct epoch_end {
   std::int64_t epoch;          ///< from 0
-  std::int64_t micro_batches;  ///< of the epoch
+  std::int64_t micro_batches;  ///< number of micro-batches of the epoch
 };
 /// The checkpoint is durable.
 struct checkpoint_saved {
@@ -73,7 +73,7 @@ struct rolled_back {
 /// An alarm of the recipe was raised; the action that the recipe binds to it follows.
 struct alarm_raised {
   std::int64_t update;        ///< updates applied
-  raised_alarm const& alarm;  ///< with the values that raised it
+  raised_alarm const& alarm;  ///< the alarm, with the values that raised it
 };
 /// An evaluation completed; a value without a name is a loss.
 struct evaluated {

@@ -38,12 +38,12 @@ class run_log {
   /// Values of an update that event::update_end does not contain.
   struct figures {
     std::int64_t epoch;
-    double learning_rate;  ///< of the next update
+    double learning_rate;  ///< rate of the next update
     std::int64_t skipped;
     double milliseconds;
     std::int64_t rollbacks;
     double operations_per_token;  ///< 0: unknown
-    double peak;                  ///< of the device, in operations per second; 0: unknown
+    double peak;                  ///< peak of the device, in operations per second; 0: unknown
     std::optional<gpu_state> gpu;
     bool is_late;  ///< the next update is already open
   };
@@ -213,7 +213,7 @@ class run_log {
   slowdown_watch slowdowns_;
   std::string slowdown_;
   std::optional<sink_thread> console_log_;
-  bool warned_ = false;  ///< of growing memory
+  bool warned_ = false;  ///< growing memory was reported
   bool has_pending_lines_ = false;
   std::set<std::string> warnings_;  ///< already reported
 };

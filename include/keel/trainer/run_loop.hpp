@@ -82,7 +82,7 @@ class run_loop {
   run_loop(loop_parts const& of, run_alarms const& alarms);
   ~run_loop();
 
-  /// In updates; 0: unlimited.
+  /// Length of the run in updates; 0: unlimited.
   virtual std::int64_t length() const = 0;
   /// Called before the search for a checkpoint.
   virtual void before_resume() {}
@@ -135,7 +135,7 @@ class run_loop {
   std::string last_error_;  ///< first line of the error of the last call in a program's own loop; empty: none
   bool begun_ = false;
   bool ended_ = false;            ///< the loop has ended once
-  bool is_data_rewound_ = false;  ///< by a rollback
+  bool is_data_rewound_ = false;  ///< a rollback rewound the data
   run_watchdog watch_;
 
  private:

@@ -1,4 +1,4 @@
-// The bodies of run_loop.hpp.
+// Definitions for run_loop.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -64,7 +64,7 @@ class run_observer {
 
   /// Sets the operations per token, and measures the device's peak unless the options give it. Returns its argument.
   double use_operations(double per_token);
-  /// 0: unknown.
+  /// Floating-point operations per token; 0: unknown.
   double operations_per_token() const { return operations_per_token_; }
   /// Peak of the device, in operations per second; 0: unknown.
   double peak() const { return peak_; }

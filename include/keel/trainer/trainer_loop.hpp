@@ -47,7 +47,7 @@ class trainer_loop final : public run_loop, private step_observer, private manua
   outcome finish(int signal);
   void change(c10::function_ref<void()> change_numbers);
 
-  /// In updates. A length in epochs is exact only while their number of updates does not change.
+  /// Length of the run in updates. A length in epochs is exact only while their number of updates does not change.
   std::int64_t length() const override;
   bool is_length_pending() const { return step_.facts().is_length_pending; }
   /// Throws recipe_error (L04) if the schedule needs a length and neither the options nor the batches have one.

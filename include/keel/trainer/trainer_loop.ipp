@@ -1,4 +1,4 @@
-// The bodies of trainer_loop.hpp.
+// Definitions for trainer_loop.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
