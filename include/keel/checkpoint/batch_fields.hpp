@@ -1,6 +1,6 @@
-// Serializes a batch with an archive (keel/checkpoint/archive.hpp). A batch may be a tensor, a pair, tuple, array or vector of
-// tensors, a vector of numbers, LibTorch's Example, or a user-defined type that lists its fields with `void visit(auto&
-// archive)`.
+// Serializes a batch with an archive (keel/checkpoint/archive.hpp). A batch may be a tensor; a pair, tuple, array or vector of
+// tensors; a vector of numbers; or LibTorch's Example. A user-defined type must list its fields with
+// `void visit(auto& archive)`.
 #pragma once
 
 #include <ATen/core/Tensor.h>

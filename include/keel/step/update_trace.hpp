@@ -1,5 +1,5 @@
-// Locates the origin of a non-finite update: reruns its micro-batches in order from the saved inputs, and bisects a faulty batch down to its
-// rows. Restores gradients, buffers, random state and registered state afterwards.
+// Locates the origin of a non-finite update: reruns its micro-batches in order from the saved inputs, and bisects a faulty batch down to
+// its rows. Restores gradients, buffers, random state and registered state afterwards.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

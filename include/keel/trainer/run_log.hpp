@@ -67,13 +67,13 @@ class run_log {
   void partial_update(std::int64_t update, std::int64_t micro_batches);
   /// Warns that the model was constructed before the recipe's seed was set.
   void not_seeded(std::int64_t update);
-  /// Records that this LibTorch lacks the fused attention kernel that the recipe asks for.
+  /// Records that this LibTorch lacks the fused attention kernel that the recipe requires.
   void no_fused_attention(std::int64_t update);
 
   /// Writes the line of an incomplete interval. Call at the end of the run and before a rollback.
   void write_rest();
 
-  /// `do_count`: batches consist of token ids. Unnamed losses are then taken for cross-entropies, and sinks get their perplexity.
+  /// `do_count`: batches consist of token ids. Unnamed losses are then treated as cross-entropies, and sinks get their perplexity.
   void set_counts_tokens(bool do_count) { sinks_.show_perplexity(do_count); }
 
   /// Adds a value to the next line of the record.
@@ -135,8 +135,8 @@ class run_log {
   /// Records that an exception with this `message` ends the run. `memory`: description of the memory shortage, or null.
   void failed(std::int64_t update, std::string const& message, nlohmann::ordered_json const& memory);
 
-  /// Records an evaluation; an unnamed value is a loss. `milliseconds`: its duration, for an evaluation of the recipe only. Such an evaluation
-  /// also gets a line in metrics.jsonl, and alarms watch it.
+  /// Records an evaluation; an unnamed value is a loss. `milliseconds`: its duration, for an evaluation of the recipe only. Such an
+  /// evaluation also gets a line in metrics.jsonl, and alarms watch it.
   void evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result,
                  std::optional<double> milliseconds);
 

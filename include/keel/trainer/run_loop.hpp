@@ -116,8 +116,8 @@ class run_loop {
   outcome end_run(outcome const& ended, bool by_program, bool saves_end = true);
   /// Clears the requests that ended this loop, so that they do not end the next one.
   virtual void clear_stop_requests();
-  /// Saves and records the end of the run as far as possible. Call from the handler of the exception that ends it. `all_know`: all ranks throw
-  /// it, so the peers are not aborted.
+  /// Saves and records the end of the run as far as possible. Call from the handler of the exception that ends it. `all_know`: all ranks
+  /// throw it, so the peers are not aborted.
   void fail(std::exception const& thrown, bool all_know = false);
 
   loop_parts of_;
