@@ -123,7 +123,7 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
   struct trace {
     std::vector<std::int64_t> sizes;
     at::ScalarType type;
-    c10::VariableVersion versions;  ///< counts in-place changes, also after the tensor was freed
+    c10::VariableVersion versions;  ///< the tensor's counter of in-place changes
     std::int64_t version;
     bool after_a_draw;      ///< the first one saved after a random draw, such as a dropout mask or a value computed from it
     std::uint64_t sum;      ///< checksum of its values at that time
