@@ -1,4 +1,4 @@
-// The bodies of attention.hpp.
+// Definitions for attention.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

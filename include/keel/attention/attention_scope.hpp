@@ -1,4 +1,4 @@
-// Which kernel keel::attention uses on this thread, and how often it was called.
+// Selects the kernel of keel::attention on this thread, and counts its calls.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// keel::attention of this thread uses this kernel for as long as it lives; the scope counts its calls.
+/// RAII: selects the kernel of keel::attention on this thread, and counts the calls.
 class attention_scope {
  public:
   /// keel::attention_scope const scope{keel::attention::math{}};
@@ -21,13 +21,13 @@ class attention_scope {
   ~attention_scope() { innermost() = outer_; }
 
   std::int64_t calls() const { return calls_; }
-  /// Throws recipe_error (A22) where a fused kernel was asked for and attention never called.
+  /// Throws recipe_error (A22) if attention was not called in this scope. For recipes that require a fused kernel.
   void require_any() const {
     if (calls_ == 0) throw broken_rule<recipe_error, rule::A22>();
   }
 
   static attention_kind kind() { return innermost() == nullptr ? attention_kind::automatic : innermost()->kind_; }
-  /// Counts a call.
+  /// Counts a call and returns the kernel to use.
   static attention_kind next() {
     if (innermost() != nullptr) ++innermost()->calls_;
     return kind();

@@ -1,12 +1,12 @@
-// Writes and reads state that lists its fields with `visit(archive)`; keel/checkpoint/fields.hpp says what a field may be.
-// Values and lists go to JSON, tensors to a tensor map under the same path; in a list the path goes on with the index, in a map
-// with the key. Reading what was not written, or what the field cannot hold, is a checkpoint_error (E04) that names the field;
-// a tensor that is read is a new one, on the device of the one that it replaces.
-//     JSON                      of
+// Writes and reads state that lists its fields with `visit(archive)`; keel/checkpoint/fields.hpp lists the supported field
+// types. Values and lists are stored as JSON, tensors in a tensor map under the same path. List elements append their index to
+// the path, map entries their key. Reading a field that is missing or that has an unsuitable value throws checkpoint_error
+// (E04), which names the field. Reading a tensor creates a new one on the device of the tensor that it replaces.
+//     JSON                      C++
 //     true, 3, "text"           bool, integers and enums, std::string
 //     0.5, "nan", "inf", "-inf" float, double
 //     {"base16": "00ff"}        a std::string that is not UTF-8
-//     true, "complex128"        a tensor in the map: as it is, or as pairs of its real and imaginary parts; false: undefined
+//     true, "complex128"        a tensor in the map: unchanged, or as pairs of real and imaginary parts; false: undefined
 //     [..], {..}, null          std::vector and std::array; std::map and types with visit; an empty std::optional
 #pragma once
 
@@ -28,7 +28,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Where a field is: a chain on the stack, put together for the name of a tensor and for an error.
+/// The path of a field, as a linked list on the stack. path() builds the string, for tensor names and error messages.
 class field_place {
  public:
   field_place(std::string const& path, std::string_view name) : path_(&path), name_(name) {}
@@ -43,10 +43,10 @@ class field_place {
   std::optional<std::size_t> index_;
 };
 
-// JSON has no NaN and no infinity; they are written as words.
+// JSON has no NaN and no infinity; they are written as strings.
 nlohmann::json number_to_json(double number);
 
-// What an archive does with JSON, declared here so that what visits fields does not read the JSON library.
+// JSON operations of the archives, declared here so that users of this header do not include the JSON library.
 void put(nlohmann::json& to, bool value);
 void put(nlohmann::json& to, std::int64_t value);
 void put(nlohmann::json& to, std::uint64_t value);
@@ -55,10 +55,10 @@ void put(nlohmann::json& to, std::string const& value);
 void put_null(nlohmann::json& to);
 void make_object(nlohmann::json& to);
 void make_list(nlohmann::json& to);
-/// The element that this adds.
+/// Appends an element and returns it.
 nlohmann::json& add_element(nlohmann::json& list);
 nlohmann::json& member(nlohmann::json& object, std::string const& name);
-/// False, and `value` as it was, for anything else.
+/// Returns false, without changing `value`, for any other type.
 bool get(nlohmann::json const& from, bool& value);
 bool get(nlohmann::json const& from, std::string& value);
 bool get(nlohmann::json const& from, double largest, double& value);
@@ -67,20 +67,20 @@ bool get(nlohmann::json const& from, std::uint64_t highest, std::uint64_t& value
 bool is_null(nlohmann::json const& from);
 bool is_number(nlohmann::json const& from);
 bool is_object(nlohmann::json const& from);
-/// Nothing for what is not a list.
+/// Returns nullopt if the value is not a list.
 std::optional<std::size_t> length_of_list(nlohmann::json const& from);
 nlohmann::json const& element(nlohmann::json const& list, std::size_t index);
-/// Null where there is none.
+/// Returns null if the object has no such member.
 nlohmann::json const* find(nlohmann::json const& object, std::string const& name);
 std::vector<std::string> names_in(nlohmann::json const& object);
 
-/// The key whose path_of_key `path` is; nothing where it is that of no key.
+/// Inverse of path_of_key; nullopt if `path` is not the path of any key.
 std::optional<std::string> key_of_path(std::string const& path);
 
-/// Throws data_error (E05) for a tensor that no file can hold.
+/// Throws data_error (E05) for a tensor that cannot be saved.
 void require_file_takes(std::string const& name, at::Tensor const& tensor);
 
-/// What enums are saved as, and anything else as itself.
+/// The type that a value is saved as: the underlying type of an enum, any other type itself.
 template <class Value>
 struct saved_value {
   using type = Value;
@@ -92,7 +92,7 @@ struct saved_value<Value> {
 };
 
 std::string expected_float(double lowest, double largest);
-/// What an error says was expected.
+/// Describes the expected value for an error message.
 template <class Value>
 std::string expected_value(bool was_a_number) {
   using saved = typename saved_value<Value>::type;
@@ -136,7 +136,7 @@ void put_value(nlohmann::json& to, Value const& value) {
     put(to, static_cast<std::uint64_t>(value));
   }
 }
-/// False, and `value` as it was, for what the type cannot hold.
+/// Returns false, without changing `value`, if the type cannot represent the JSON value.
 template <class Value>
 bool get_value(nlohmann::json const& from, Value& value) {
   using saved = typename saved_value<Value>::type;
@@ -168,7 +168,7 @@ namespace keel::inline KEEL_MODE {
 
 class state_writer {
  public:
-  /// The object and the tensors outlive this.
+  /// `object` and `tensors` must outlive this.
   state_writer(nlohmann::json& object, tensor_map& tensors, std::string path = "");
 
   template <class Field>
@@ -229,15 +229,15 @@ class state_reader {
  public:
   static constexpr bool reads = true;
 
-  /// The object and the tensors outlive this. `source` is what errors call the checkpoint. `keep_missing`: a field that was not
-  /// written stays as it is.
+  /// `object` and `tensors` must outlive this. `source`: name of the checkpoint in errors. `keep_missing`: fields that are
+  /// missing in the checkpoint keep their value; otherwise they are an error.
   state_reader(nlohmann::json const& object, tensor_map const& tensors, std::string source, std::string path = "",
                bool keep_missing = false)
       : object_(object), tensors_(tensors), source_(std::move(source)), path_(std::move(path)), keep_missing_(keep_missing) {}
-  /// A temporary would be gone.
+  /// Deleted, because a temporary would be destroyed first.
   state_reader(nlohmann::json&&, tensor_map const&, std::string, std::string = "", bool = false) = delete;
 
-  /// A field that checkpoints of older versions of keel do not have, and that then stays as it is.
+  /// Reads a field that checkpoints of older versions of keel do not have; if it is missing, it keeps its value.
   template <class Field>
   void optional_field(char const* name, Field& field) {
     if (detail::find(object_, name) != nullptr) (*this)(name, field);

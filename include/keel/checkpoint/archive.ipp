@@ -1,4 +1,4 @@
-// The bodies of archive.hpp.
+// Definitions for archive.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -29,7 +29,7 @@ KEEL_BODY nlohmann::json number_to_json(double number) {
 }
 
 inline constexpr char const* base16_mark = "base16";
-/// Pairs of digits in base 16 as bytes; nothing for any other text.
+/// Decodes hexadecimal digits to bytes; nullopt for any other text.
 inline std::optional<std::string> bytes_of_base16(std::string const& digits) {
   if (digits.size() % 2 != 0) return std::nullopt;
   std::string const known = base16_digits;
@@ -58,11 +58,11 @@ KEEL_BODY std::optional<std::string> key_of_path(std::string const& path) {
 }
 
 inline constexpr char const* complex128_mark = "complex128";
-/// safetensors has no complex128, and its parts are float64.
+/// safetensors has no complex128; such a tensor is saved as float64 parts.
 inline bool is_saved_as_parts(at::Tensor const& tensor) {
   return tensor.scalar_type() == at::kComplexDouble && tensor.layout() == at::kStrided;
 }
-/// The tensor that a file holds in place of this one.
+/// Returns the tensor that is written to the file for this one.
 inline at::Tensor saved_form(at::Tensor const& tensor) {
   return is_saved_as_parts(tensor) ? at::view_as_real(tensor.detach().resolve_conj().resolve_neg()) : tensor;
 }
@@ -114,7 +114,7 @@ KEEL_BODY bool get(nlohmann::json const& from, std::string& value) {
 KEEL_BODY bool get(nlohmann::json const& from, double largest, double& value) {
   if (from.is_number()) {
     auto const number = from.get<double>();
-    // A conversion of what is beyond the largest float is undefined, and infinity is a word.
+    // Converting a number beyond the largest float is undefined behaviour; infinity is stored as a string.
     if (std::isfinite(number) && std::abs(number) > largest) return false;
     value = number;
   } else if (from == "nan") {
@@ -203,7 +203,7 @@ KEEL_BODY void state_reader::read_tensor(nlohmann::json const& from, place const
 }
 
 KEEL_BODY void state_reader::wrong(place const& at, std::string const& expected) const {
-  // Its checksum was right, so that it is what another program wrote.
+  // The checksum matched, so another program wrote this.
   throw checkpoint_error("E04", source_ + ": the field " + at.path() + " is not " + expected +
                                     ". Another version of the program wrote it: give the field the type that it had, or use "
                                     "another run directory.");

@@ -1,5 +1,5 @@
-// One thread that does one task at a time, for work that must not stand in training's way. What a task throws is kept and
-// thrown to whoever asks for its end.
+// A thread that runs one task at a time, for work that must not block training. An exception of a task is stored and rethrown
+// by collect().
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ class background_task {
   background_task() = default;
   background_task(background_task const&) = delete;
   background_task& operator=(background_task const&) = delete;
-  /// Waits for a task that is under way; what it throws has no caller left.
+  /// Waits for a running task and discards its exception.
   ~background_task() {
     {
       std::lock_guard<std::mutex> const lock(mutex_);
@@ -28,7 +28,7 @@ class background_task {
     if (thread_.joinable()) thread_.join();
   }
 
-  /// Begins a task; the one before it must have been collected. The thread is made with the first task.
+  /// Starts a task. The previous one must have been collected. The first call creates the thread.
   void begin(std::function<void()> task) {
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
     {
@@ -39,12 +39,12 @@ class background_task {
     }
     wake_.notify_all();
   }
-  /// A task was begun and its end not collected.
+  /// True from begin() until collect().
   bool is_begun() const { return begun_; }
-  /// It has come to its end, and `collect` will not wait. Costs one read.
+  /// True if the task has finished, so that collect() does not block. Costs one atomic read.
   bool is_done() const { return begun_ && done_.load(std::memory_order_acquire); }
 
-  /// Waits for the task's end, and throws what it threw.
+  /// Waits for the task and rethrows its exception.
   void collect() {
     if (!begun_) return;
     std::unique_lock<std::mutex> lock(mutex_);
@@ -65,7 +65,7 @@ class background_task {
       try {
         task();
       } catch (...) {
-        // Kept for the thread that collects.
+        // Rethrown by collect().
         failed = std::current_exception();
       }
       lock.lock();
@@ -81,7 +81,7 @@ class background_task {
   std::function<void()> task_;
   std::exception_ptr failed_;
   std::atomic<bool> done_{false};
-  bool begun_ = false;  ///< of the thread that begins and collects
+  bool begun_ = false;  ///< used only by the thread that calls begin() and collect()
   bool closing_ = false;
 };
 

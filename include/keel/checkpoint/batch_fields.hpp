@@ -1,5 +1,6 @@
-// A batch as fields that an archive writes and reads (keel/checkpoint/archive.hpp): tensors, pairs, tuples, arrays and vectors of
-// tensors, vectors of numbers, LibTorch's Example, and a type of your own that lists its fields with `void visit(auto& archive)`.
+// Serializes a batch with an archive (keel/checkpoint/archive.hpp). A batch may be a tensor; a pair, tuple, array or vector of
+// tensors; a vector of numbers; or LibTorch's Example. A user-defined type must list its fields with
+// `void visit(auto& archive)`.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,12 +42,12 @@ constexpr bool has_fields() {
 
 namespace keel::inline KEEL_MODE {
 
-/// A batch that can be written and read again.
+/// A batch that an archive can write and read.
 template <class Batch>
 concept writable_batch =
     detail::has_fields<std::remove_cvref_t<Batch>>() && std::default_initializable<std::remove_cvref_t<Batch>>;
 
-/// The batch under the name `name`, and its members under their numbers: `fields_of_batch(archive, "batch", batch)`.
+/// Visits the batch under `name`, and its elements under their indices: `fields_of_batch(archive, "batch", batch)`.
 template <class Archive, class Batch>
 void fields_of_batch(Archive& archive, std::string const& name, Batch& batch) {
   if constexpr (field<Batch>) {

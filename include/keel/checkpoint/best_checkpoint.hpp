@@ -1,4 +1,4 @@
-// The mechanism of checkpoint::keep_best: which of the saves are the best, and were they ever durable.
+// Implements checkpoint::keep_best: tracks which saves are the best, and reverts those that failed.
 #pragma once
 
 #include <algorithm>
@@ -22,13 +22,13 @@ class best_checkpoint {
         best_(order_, std::max(settings.best_count, 1ll)),
         before_(best_) {}
 
-  /// An update was applied with this loss.
+  /// Call after each applied update, with its loss.
   void updated(double loss) {
     if (settings_.metric != checkpoint::metric::training_loss) return;
     sum_ += loss;
     ++count_;
   }
-  /// True if a save now would be of the best evaluation so far, and the policy wants it at once.
+  /// Call after each evaluation. Returns true if it is the best so far and the policy saves new bests immediately.
   bool evaluated(agreed<double> const& value, std::int64_t update) {
     evaluation_ = value.value();
     evaluated_at_ = update;
@@ -37,8 +37,8 @@ class best_checkpoint {
     return would.offer(as_finite(value), update);
   }
 
-  /// A save that is due begins: is it one of the best? A requested one is not judged, so that the verdicts of a run do not
-  /// depend on it.
+  /// Call at the start of a scheduled save: ranks it among the best. Requested saves are not ranked, so that they do not affect
+  /// which checkpoints are kept.
   template <class World>
   void judge(World const& world, std::int64_t update) {
     before_ = best_;
@@ -51,31 +51,31 @@ class best_checkpoint {
     sum_ = 0.0;
     count_ = 0;
   }
-  /// The updates of those that stay beside the newest, the best first.
+  /// Returns the updates of the checkpoints to keep in addition to the newest, best first.
   std::vector<std::int64_t> keeps() const {
     std::vector<std::int64_t> updates;
     if (!settings_.best) return updates;
     for (auto const& one : best_.entries()) updates.push_back(one.update);
     return updates;
   }
-  /// The best, if there is one.
+  /// Returns the best one; nullopt if there is none.
   std::optional<best_so_far::entry> first() const {
     return settings_.best && best_.has_one() ? std::optional(best_.entries().front()) : std::nullopt;
   }
-  /// Forgets those that are not among `there`, in rising order, and returns them.
+  /// Removes all entries that are not in `there`, which is sorted in ascending order, and returns their updates.
   std::vector<std::int64_t> retain_only(std::vector<std::int64_t> const& there) {
     auto const lost =
         best_.forget([&](std::int64_t update) { return !std::binary_search(there.begin(), there.end(), update); });
     return settings_.best ? lost : std::vector<std::int64_t>();
   }
-  /// The save of this update came to nothing: if it was judged, the best are those from before it.
+  /// Call if the save of this update failed: restores the ranking from before it.
   void revert(std::int64_t update) {
     if (judged_at_ != update) return;
     judged_at_ = -1;
     best_ = before_;
   }
 
-  /// It is durable.
+  /// Call when the save of this update is durable: revert() can no longer undo it.
   void settled(std::int64_t update) {
     if (judged_at_ == update) judged_at_ = -1;
   }
@@ -90,7 +90,7 @@ class best_checkpoint {
   }
 
  private:
-  /// One update has one place.
+  /// Replaces an earlier entry of the same update.
   void offer(agreed<double> const& value, std::int64_t update) {
     best_.forget([&](std::int64_t one) { return one == update; });
     best_.offer(as_finite(value), update);
@@ -100,7 +100,7 @@ class best_checkpoint {
   better order_;
   best_so_far best_;
   best_so_far before_;
-  double sum_ = 0.0;  ///< of the losses since the last save
+  double sum_ = 0.0;  ///< sum of the losses since the last save
   std::int64_t count_ = 0;
   double evaluation_ = 0.0;
   std::int64_t evaluated_at_ = -1;

@@ -1,4 +1,5 @@
-// When a run saves: after so many updates, after so much time, or as often as failures and the cost of a save make it best.
+// Decides when a run saves: by number of updates, by time, or at the interval that is optimal for the cost of a save and the
+// failure rate.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +14,9 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Seconds between two saves that lose the least time, for a save that costs `cost` seconds and failures every `mean` seconds:
+/// Optimal number of seconds between saves, for a save that costs `cost` seconds and failures every `mean` seconds on average.
 /// Daly 2006, "A higher order estimate of the optimum checkpoint interval for restart dumps", equation 37; its first term is
-/// Young's of 1974.
+/// Young's formula of 1974.
 inline double daly_interval(double cost, double mean) {
   if (cost >= 2.0 * mean) return mean;
   double const share = cost / (2.0 * mean);
@@ -27,35 +28,36 @@ class checkpoint_cadence {
   template <policy_for<slot::checkpoint> Policy>
   explicit checkpoint_cadence(Policy const&, time_source const& time = real_time())
       : checkpoint_cadence(detail::closed_settings<Policy>(), time) {}
-  /// `time` outlives this.
+  /// `time` must outlive this.
   explicit checkpoint_cadence(checkpoint::settings const& settings, time_source const& time = real_time())
       : settings_(settings), time_(time) {}
 
-  /// The run begins, or a save began.
+  /// Restarts the interval; call when the run begins or a save begins.
   void restart() { last_ = time_.now(); }
-  /// A save began, and its cost is not known yet.
+  /// Call when a save begins whose cost is still unknown.
   void began() {
     restart();
     measuring_ = true;
   }
 
-  /// A save, also one that failed, took training `stall` seconds and the disk `written`.
+  /// Records the cost of a save, even a failed one: it blocked training for `stall` seconds and took `written` seconds to reach
+  /// the disk.
   void measured(double stall, double written) {
     measuring_ = false;
-    // The mean of the recent ones: one slow write does not make a slow disk.
+    // A moving average, so that a single slow write has limited influence.
     stall_ = stall_ ? 0.75 * *stall_ + 0.25 * stall : stall;
     written_ = std::max(written, 0.75 * written_ + 0.25 * written);
   }
-  /// Seconds between two saves of young_daly; nothing before a save was measured.
+  /// Seconds between two saves under young_daly; nullopt before the first save was measured.
   std::optional<double> interval() const {
     if (!stall_) return std::nullopt;
     double const best = daly_interval(*stall_, static_cast<double>(settings_.mean_time_between_failures));
-    // More often than they can be written, saves would only wait for each other.
+    // If saves were due faster than they can be written, they would only wait for each other.
     return std::max(best, written_);
   }
 
-  /// After so many updates; `updated`: the last update brought one more. `units`: epochs or tokens, by the policy, and at the
-  /// last save. Time passes anyhow.
+  /// True if a save is due after `updates` updates. `updated`: the last update was applied. `units`, `saved_units`: epochs or
+  /// tokens, depending on the policy, now and at the last save. Cadences by time ignore the counts.
   bool is_due(std::int64_t updates, bool updated, std::int64_t units = 0, std::int64_t saved_units = 0) const {
     switch (settings_.kind) {
       case checkpoint::kind::every_epochs:

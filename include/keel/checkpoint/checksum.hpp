@@ -1,4 +1,4 @@
-// XXH3, 64 bits, as it is written into manifests: `xxhsum -H3 FILE` prints the same. It finds damage, not malice.
+// XXH3 checksums with 64 bits, as stored in manifests: `xxhsum -H3 FILE` prints the same. They detect damage, not tampering.
 // Yann Collet, xxHash, https://github.com/Cyan4973/xxHash
 #pragma once
 
@@ -14,14 +14,14 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// 16 hexadecimal digits.
+/// Formats a checksum as 16 hexadecimal digits.
 inline std::string in_hexadecimal(std::uint64_t checksum) {
   char digits[17];
   std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(checksum));
   return digits;
 }
 
-/// Of a sequence of checksums; 0 stands for none.
+/// Extends the checksum `so_far` of a sequence by the checksum `one`; 0 means none and is ignored.
 inline std::uint64_t checksum_with(std::uint64_t so_far, std::uint64_t one) {
   return one == 0 ? so_far : XXH3_64bits_withSeed(&one, sizeof one, so_far);
 }
@@ -33,7 +33,7 @@ class checksum {
     XXH3_64bits_reset(state_.get());
   }
   void add(char const* bytes, std::size_t count) { XXH3_64bits_update(state_.get(), bytes, count); }
-  /// 16 hexadecimal digits.
+  /// Returns the checksum as 16 hexadecimal digits.
   std::string digest() const { return in_hexadecimal(XXH3_64bits_digest(state_.get())); }
 
  private:

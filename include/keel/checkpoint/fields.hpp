@@ -1,11 +1,11 @@
-// What a field of saved state may be, defined once for everything that visits fields: what writes and reads checkpoints, what
-// copies state before an update, and what looks for NaN.
+// The types that saved state may consist of. One definition for all visitors: checkpoints, the backup before an update, and the
+// search for NaN.
 //     bool, integers of up to 64 bits, enums, float, double, std::string       values; an enum as its underlying integer
-//     at::Tensor                                                               undefined too
-//     std::vector, std::array, std::optional, std::map<std::string, ..>        of any of these, and of each other
-//     a type that lists its fields with a public `void visit(auto& archive)`   the elements of a list also have a default
-// Anything else is one compile error (S27) in whatever visits it: a field that is passed over would be a field that is lost.
-// Left out: optionals of optionals (JSON has one null), hash maps (no order to save), tuples (their fields have no names).
+//     at::Tensor                                                               may be undefined
+//     std::vector, std::array, std::optional, std::map<std::string, ..>        of any of these types, nested as desired
+//     a type that lists its fields with a public `void visit(auto& archive)`   as a list element it must be default-constructible
+// Any other type is a compile error (S27) in every visitor, because a skipped field would be lost silently. Not supported:
+// optionals of optionals (JSON has only one null), hash maps (no stable order), tuples (their fields have no names).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,7 +38,7 @@ constexpr bool is_value_field() {
   }
 }
 
-/// `kind` says how a field is saved; `holds_values`: a copy of it shares nothing with it.
+/// `kind`: how a field is saved. `holds_values`: true if a copy shares no data with the original.
 template <class Type>
 struct field_traits {
   static constexpr bool holds_values = std::is_same_v<Type, std::remove_cv_t<Type>> && is_value_field<Type>();
@@ -76,7 +76,7 @@ inline constexpr bool holds_values = field_traits<Type>::holds_values;
 
 namespace keel::inline KEEL_MODE {
 
-/// What a checkpoint can hold under one name.
+/// A type that a checkpoint can store under one name.
 template <class Type>
 concept field = (detail::kind_of_field<Type> != detail::field_kind::none);
 
@@ -84,13 +84,14 @@ concept field = (detail::kind_of_field<Type> != detail::field_kind::none);
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// The body of a `visit` is a template that no concept can look into, so every archive demands it of every field.
+/// Rejects an unsupported field (S27). A concept cannot inspect the body of a `visit` template, so every archive calls this for
+/// every field.
 template <class Field>
 constexpr void require_field() {
   if constexpr (!field<Field>) reject_call<rule::S27, Field>();
 }
 
-/// The elements of a vector, array or optional that does not hold values alone.
+/// Returns the elements of a vector, array or optional that contains tensors or nested state.
 template <class Field>
 auto elements_of(Field& list) {
   if constexpr (kind_of_field<Field> == field_kind::optional) {
@@ -99,7 +100,7 @@ auto elements_of(Field& list) {
     return std::span<typename Field::value_type>(list.data(), list.size());
   }
 }
-/// Elements that were there stay; of an optional, `count` is 0 or 1.
+/// Resizes a list and keeps existing elements. For an optional `count` is 0 or 1.
 template <class Field>
 void resize_list(Field& list, std::size_t count) {
   if constexpr (kind_of_field<Field> == field_kind::vector) {
@@ -119,7 +120,7 @@ inline std::string base16_of(char byte) {
   return {base16_digits[value >> 4], base16_digits[value & 15]};
 }
 
-/// A key as a part of a path and of a JSON file: two keys never give the same one, whatever bytes they hold.
+/// Encodes a key for use in a path and in JSON. Distinct keys have distinct encodings, whatever bytes they contain.
 inline std::string path_of_key(std::string const& key) {
   std::string path;
   for (char const one : key) {
@@ -177,7 +178,8 @@ void visit_leaves(Path const& path, Field& field, Use& use) {
     }
   }
 }
-/// Calls `use(path, leaf)` for every value and every tensor in a state; `path()` is `prefix` and what leads there, with dots.
+/// Calls `use(path, leaf)` for every value and every tensor in a state. `path()` returns `prefix` followed by the names,
+/// separated by dots.
 template <class State, class Use>
 void for_each_leaf(State& state, std::string const& prefix, Use&& use) {
   for_each_field(state, [&](char const* name, auto& field) { visit_leaves([&] { return prefix + name; }, field, use); });

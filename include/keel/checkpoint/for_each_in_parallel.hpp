@@ -1,5 +1,5 @@
-// Work on several new threads while training waits anyway: one thread alone reaches neither the speed of memory
-// nor that of a disk, and LibTorch's threads may be set to one.
+// Distributes work over several new threads while training is blocked anyway. A single thread reaches neither memory nor disk
+// bandwidth, and LibTorch's thread count may be set to one.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Below this a thread costs more than it saves.
+/// With less data, starting a thread costs more than it saves.
 inline constexpr std::uint64_t min_bytes_per_thread = 8 << 20;
 
-/// Calls `work(i)` once for each i below `count`, on up to four threads; the first exception is thrown again here.
+/// Calls `work(i)` once for each i below `count`, on up to four threads. Rethrows the first exception.
 template <class Work>
 void for_each_in_parallel(std::size_t count, std::uint64_t bytes, Work const& work) {
   std::atomic<std::size_t> next{0};
@@ -27,7 +27,7 @@ void for_each_in_parallel(std::size_t count, std::uint64_t bytes, Work const& wo
     try {
       for (std::size_t i; (i = next++) < count;) work(i);
     } catch (...) {
-      // Handed to the caller's thread below.
+      // Rethrown on the calling thread below.
       std::lock_guard<std::mutex> const lock(mutex);
       if (!failed) failed = std::current_exception();
       next = count;

@@ -1,4 +1,4 @@
-// The newest checkpoint of a run that is whole: what is damaged is passed over, said, and set aside.
+// Loads the newest undamaged checkpoint of a run. Damaged ones are reported, skipped and renamed.
 #pragma once
 
 #include <keel/checkpoint/snapshot.hpp>
@@ -10,9 +10,9 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Calls `apply(content, source)` with the newest checkpoint that is whole, and `on_damaged(update, words)` for each damaged
-/// one before it; false if there are none at all. A checkpoint of another recipe or model is not passed over: the directory
-/// belongs to another run. Throws checkpoint_error (E05) if there are checkpoints and none is whole.
+/// Calls `apply(content, source)` with the newest undamaged checkpoint, and `on_damaged(update, message)` for each damaged one
+/// that is newer. Returns false if there are no checkpoints. Does not skip a checkpoint of another recipe or model, because the
+/// directory then belongs to another run. Throws checkpoint_error (E05) if all checkpoints are damaged.
 template <class Store, class Apply, class OnDamaged>
 bool load_newest_valid(Store& store, Apply&& apply, OnDamaged&& on_damaged) {
   auto const found = store.newest_first();
@@ -23,15 +23,15 @@ bool load_newest_valid(Store& store, Apply&& apply, OnDamaged&& on_damaged) {
     try {
       apply(store.load(id), source);
       store.remove_abandoned(id);
-      // Where none is whole, all stay where they were.
+      // If all checkpoints are damaged, none is renamed.
       for (checkpoint_id const& one : damaged) store.set_aside(one);
       return true;
     } catch (nlohmann::json::exception const& thrown) {
-      // Its checksum was right: something else than a run of keel's wrote it.
+      // The checksum matched, so something other than a keel run wrote it.
       throw checkpoint_error("E04", source + " does not hold what a run needs (" + thrown.what() +
                                         "). Use another run directory, or carry it over with trainer::migrate.");
     } catch (error const& thrown) {
-      // A file that cannot be read now may be whole: passing it over would end in its removal.
+      // The file may be intact although it cannot be read now. If it were skipped, it would eventually be removed.
       if (thrown.id() != "E05") throw;
       damage = thrown.what();
     }

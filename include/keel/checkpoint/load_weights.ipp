@@ -1,4 +1,4 @@
-// The bodies of load_weights.hpp.
+// Definitions for load_weights.hpp.
 #pragma once
 
 #include <keel/checkpoint/load_weights.hpp>
@@ -15,7 +15,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// The checkpoint of a run directory that the choice means.
+/// Returns the checkpoint of the run directory that `choice` selects.
 inline std::filesystem::path chosen_checkpoint(std::filesystem::path const& run, weights_choice const& choice) {
   checkpoint_store store(run / "checkpoints");
   for (checkpoint_id const& id : store.newest_first()) {
@@ -43,7 +43,7 @@ inline tensor_map weights_of_checkpoint(std::filesystem::path const& directory, 
     if (!name.starts_with(prefix)) continue;
     auto const weight = weights.find(name.substr(prefix.size()));
     if (weight == weights.end()) continue;
-    // Tied weights are one tensor under several names, and averaged under the first.
+    // Tied weights are one tensor with several names; the average is stored under the first name.
     at::Tensor const parameter = weight->second;
     for (auto& [other, value] : weights) {
       if (value.is_same(parameter)) value = average.to(parameter.scalar_type());

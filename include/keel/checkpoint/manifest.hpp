@@ -1,6 +1,6 @@
-// manifest.json, the last file of a checkpoint to be written: which files there are, their lengths, and the checksums of every
-// file and tensor, taken from the bytes in memory while they were written and never by reading them back. Its last line is
-// the checksum of all text before it.
+// manifest.json, the last file of a checkpoint to be written. It lists the files, their lengths, and the checksums of every
+// file and tensor. The checksums are computed from the bytes in memory during the write, never by reading files back. The last
+// line is the checksum of all text before it.
 #pragma once
 
 #include <algorithm>
@@ -22,24 +22,24 @@ namespace keel::inline KEEL_MODE {
 struct file_record {
   std::uint64_t bytes = 0;
   std::string checksum;
-  /// Of a safetensors file: up to its data, and of each stored tensor. Together they cover the file, and readers share the
-  /// work.
+  /// Only for safetensors files: the checksum of the bytes before the data, and below the checksums of all stored tensors.
+  /// Together they cover the file, so that several threads can verify it.
   std::string header_checksum;
   std::map<std::string, std::string> tensor_checksums;
 };
 
 struct manifest {
   static constexpr int format = 2;
-  static constexpr int multi_rank_format = 3;  ///< with files that other ranks than 0 wrote
+  static constexpr int multi_rank_format = 3;  ///< has files written by ranks above 0
   std::int64_t update = 0;
-  std::int64_t generation = 0;                       ///< rollbacks of the run until then
-  std::int64_t attempt = 0;                          ///< updates that the run attempted until then
-  std::string run;                                   ///< which run's it is; empty in older ones
-  bool requested = false;                            ///< by a person, a signal, or the end of the run
-  std::vector<std::int64_t> best = {};               ///< updates whose checkpoints this one calls the best
-  std::string keel;                                  ///< the version that wrote it
-  std::string libtorch;                              ///< the version that wrote it
-  nlohmann::json recipe = nlohmann::json::object();  ///< slot by slot
+  std::int64_t generation = 0;                       ///< number of rollbacks of the run so far
+  std::int64_t attempt = 0;                          ///< number of updates attempted by the run so far
+  std::string run;                                   ///< id of the run; empty in older checkpoints
+  bool requested = false;                            ///< saved by request of a person or a signal, or at the end of the run
+  std::vector<std::int64_t> best = {};               ///< updates of the best checkpoints at the time of this one
+  std::string keel;                                  ///< version of keel that wrote it
+  std::string libtorch;                              ///< version of LibTorch that wrote it
+  nlohmann::json recipe = nlohmann::json::object();  ///< one entry per slot
   std::map<std::string, file_record> files;
 };
 
@@ -54,7 +54,8 @@ inline constexpr std::string_view manifest_end = "\"\n}\n";
   throw checkpoint_error("E05", name + " " + what + ". Take an older checkpoint, and look at the disk.");
 }
 
-/// What another version wrote is not damaged, and never skipped: the run is not this program's to continue.
+/// Throws checkpoint_error (E17). A checkpoint of another version is not damaged and must not be skipped: this program cannot
+/// continue the run.
 [[noreturn]] inline void throw_unknown_format(std::string const& name, std::string const& format) {
   throw checkpoint_error("E17", name + " is of format " + format + ", and this version of keel reads formats " +
                                     std::to_string(manifest::format) + " and " + std::to_string(manifest::multi_rank_format) +
@@ -68,7 +69,7 @@ inline nlohmann::json json_of(file_record const& record) {
   entry["tensors"] = record.tensor_checksums;
   return entry;
 }
-/// Throws nlohmann::json::exception for what json_of does not write.
+/// Throws nlohmann::json::exception if `entry` does not have the structure that json_of writes.
 inline file_record record_of_json(nlohmann::json const& entry) {
   file_record record;
   record.bytes = entry.at("bytes").get<std::uint64_t>();
@@ -80,8 +81,8 @@ inline file_record record_of_json(nlohmann::json const& entry) {
   return record;
 }
 
-/// The rank that wrote a file, by its name: `optimizer-1.safetensors`, `state-1.safetensors`, or one of those that a checkpoint has only while
-/// it is written; -1: another file.
+/// Returns the rank that wrote a file, parsed from its name: `optimizer-1.safetensors`, `state-1.safetensors`, or one of the
+/// temporary files of a save. Returns -1 for any other file.
 inline int parse_rank_of_file(std::string_view name) {
   for (auto const& [begin, end] : {std::pair<std::string_view, std::string_view>{"optimizer-", ".safetensors"},
                                    {"state-", ".safetensors"},
@@ -123,7 +124,7 @@ inline std::string manifest_text(manifest const& of) {
                               {"attempt", of.attempt},
                               {"run", of.run}};
   std::string text = all.dump(2);
-  text.resize(text.size() - 2);  // the line break and the brace
+  text.resize(text.size() - 2);  // remove the line break and the brace
   std::string const digest = checksum_of(text);
   text += detail::manifest_seal;
   text += digest;
@@ -131,7 +132,7 @@ inline std::string manifest_text(manifest const& of) {
   return text;
 }
 
-/// Throws checkpoint_error: E05 if one bit of it is not what was written, E17 if it is of another format.
+/// Throws checkpoint_error: E05 if the text differs in any bit from what was written, E17 for another format.
 inline manifest parse_manifest(std::string const& text, std::string const& name) {
   using namespace detail;
   auto const fail = [&](std::string const& what) { throw_damaged_manifest(name, what); };
@@ -141,13 +142,13 @@ inline manifest parse_manifest(std::string const& text, std::string const& name)
   std::size_t const tail = manifest_seal.size() + 16 + manifest_end.size();
   std::string const body = text.substr(0, text.size() - std::min(tail, text.size()));
   if (text.substr(body.size()) != std::string(manifest_seal) + checksum_of(body) + std::string(manifest_end)) {
-    // What another version of keel wrote is not damaged; its own words say which it is.
+    // A manifest of another keel version is not damaged; report its format instead.
     try {
       nlohmann::json const other = parse_json(text);
       if (other.is_object() && !other.contains("xxh3") && other.contains("format") && !is_read(other["format"]))
         throw_unknown_format(name, other["format"].dump());
     } catch (json_text_error const&) {
-      // Not JSON either: damage, as said below.
+      // Not JSON: damaged, reported below.
     }
     fail("is not what was saved: its checksum differs");
   }
@@ -163,7 +164,7 @@ inline manifest parse_manifest(std::string const& text, std::string const& name)
     read.update = integer(all.at("update"));
     read.generation = integer(all.at("generation"));
     read.requested = all.at("extra").get<bool>();
-    // Older checkpoints have none of these.
+    // Older checkpoints lack these fields.
     if (all.contains("attempt")) read.attempt = integer(all["attempt"]);
     if (all.contains("best")) {
       for (nlohmann::json const& one : all["best"]) read.best.push_back(integer(one));

@@ -1,4 +1,4 @@
-// The bodies of mapped_safetensors.hpp.
+// Definitions for mapped_safetensors.hpp.
 #pragma once
 
 #include <fcntl.h>
@@ -21,12 +21,12 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// A whole file in memory; what is written to it stays in this process.
+/// A memory-mapped file. Writes to the mapping are private to this process.
 class mapped_file {
  public:
   mapped_file(file_handle const& file, std::filesystem::path const& path, std::uint64_t size) : size_(size) {
     if (size == 0) return;
-    // Without MAP_NORESERVE the system wants memory for writing to all of it, and refuses a file that is larger than that.
+    // Without MAP_NORESERVE the system reserves memory for writing to the entire mapping, and refuses a file larger than that.
     address_ = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.get(), 0);
     if (address_ != MAP_FAILED) return;
     if (errno != ENOMEM) throw_file_error("map", path, errno);
@@ -64,7 +64,7 @@ KEEL_BODY safetensors_content map_safetensors(std::filesystem::path const& path)
     bool const aligned = reinterpret_cast<std::uintptr_t>(bytes) % c10::elementSize(form.type) == 0;
     at::Tensor tensor;
     if (count == 0 || !aligned) {
-      tensor = memory_for(form, entry, name, read_slices);  // this tensor would be a copy
+      tensor = memory_for(form, entry, name, read_slices);  // copied, because it is empty or not aligned
       if (count > 0) std::memcpy(tensor.data_ptr(), bytes, static_cast<std::size_t>(count));
     } else {
       tensor = at::from_blob(bytes, form.shape, [mapped](void*) {}, at::TensorOptions().dtype(form.type).device(at::kCPU));

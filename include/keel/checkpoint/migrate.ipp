@@ -1,4 +1,4 @@
-// The bodies of migrate.hpp.
+// Definitions for migrate.hpp.
 #pragma once
 
 #include <keel/checkpoint/migrate.hpp>

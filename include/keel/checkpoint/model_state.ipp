@@ -1,4 +1,4 @@
-// The bodies of model_state.hpp.
+// Definitions for model_state.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

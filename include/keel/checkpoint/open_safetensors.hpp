@@ -1,4 +1,4 @@
-// Opens a safetensors file: its header, and where its data begins.
+// Opens a safetensors file and parses its header.
 #pragma once
 
 #include <sys/stat.h>
@@ -16,12 +16,12 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// The header of an open file of `size` bytes and where its data begins.
+/// An open safetensors file: its header, and the offset of its data.
 struct opened_safetensors {
   safetensors_header header;
   std::uint64_t data_begin;
   std::string text;  ///< the bytes before the data
-  file_handle file;  ///< where it was opened by its name
+  file_handle file;  ///< empty if the caller opened the file
   std::uint64_t size() const { return data_begin + (header.entries.empty() ? 0 : header.entries.back().end); }
 };
 inline opened_safetensors open_safetensors(file_system& files, file_handle const& file, std::filesystem::path const& path,
@@ -41,9 +41,9 @@ inline opened_safetensors open_safetensors(file_system& files, file_handle const
   return {std::move(header), begin, std::move(text), {}};
 }
 
-/// The file of this name, its size that of what was opened: another may take its place at any time.
+/// Opens the file by name. The size is taken from the open file, because the name may be replaced at any time.
 inline opened_safetensors open_safetensors(file_system& files, std::filesystem::path const& path) {
-  static_cast<void>(files.size(path));  // throws for a pipe, which opening would wait for
+  static_cast<void>(files.size(path));  // throws for a pipe, on which open would block
   auto file = files.open_for_read(path);
   struct stat status{};
   if (::fstat(file.get(), &status) != 0) throw_file_error("read the size of", path, errno);

@@ -1,11 +1,13 @@
-// What each rank but 0 writes of a checkpoint that the ranks write side by side, into the directory that rank 0 opens, seals and renames:
-//     optimizer-1.safetensors   its portion of the optimizer's tensors, each of them whole
-//     state-1.safetensors       what is rank 1's alone: random state, registered state
-//     rank-1.json               lengths and checksums of both, or why there are none; rank 0 takes them into the manifest and removes it
-//     rank-1.alive              another text every half second while rank 1 writes, which a disk that syncs for long does not hold up
-//     rank-1.sees               that rank 1 can write there; rank 0 looks for it before the first save, and removes it
-// By rank-1.json, and not by a collective, rank 0 learns that they are durable: beside training there are no collectives to spare. The
-// directory's name is of one save alone, so that a process of an earlier one never writes into it; rank 0 gives a save up by renaming it.
+// Files that each rank but 0 writes when the ranks write a checkpoint in parallel. Rank 0 creates, commits and renames the
+// directory:
+//     optimizer-1.safetensors   rank 1's portion of the optimizer's tensors; each tensor is complete
+//     state-1.safetensors       state of rank 1 only: random state and registered state
+//     rank-1.json               lengths and checksums of both, or why they are missing; rank 0 merges it into the manifest and removes it
+//     rank-1.alive              heartbeat: rewritten every half second while rank 1 writes, even if the disk blocks in a long sync
+//     rank-1.sees               shows that rank 1 can write to the directory; rank 0 checks it before the first save and removes it
+// Rank 0 detects by rank-1.json, not by a collective, that the files are durable, because collectives in the background would
+// interfere with training. The directory's name is unique to the save, so that a process of an earlier save never writes into
+// it. Rank 0 cancels a save by renaming it.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +36,7 @@ inline std::filesystem::path rank_file_path(std::filesystem::path const& directo
   return directory / ("rank-" + std::to_string(rank) + extension);
 }
 
-/// While it lives this rank shows that it is there.
+/// RAII: writes the heartbeat file of this rank from a thread.
 class heartbeat_file {
  public:
   heartbeat_file(file_system& files, std::filesystem::path path) : files_(files), path_(std::move(path)) {
@@ -62,7 +64,7 @@ class heartbeat_file {
         auto const file = files_.create(path_);
         files_.write(file, path_, text.data(), text.size());
       } catch (std::exception const&) {
-        // What is being written fails by the same disk, and says so.
+        // The write that this accompanies fails on the same disk and reports the error.
       }
     }
   }
@@ -72,18 +74,19 @@ class heartbeat_file {
   std::mutex mutex_;
   std::condition_variable ends_;
   bool is_over_ = false;
-  std::thread thread_;  ///< last: it works with all of them
+  std::thread thread_;  ///< last, because it uses the other members
 };
 
-/// In this directory, which rank 0 has opened. What was written takes no space where it fails. Throws file_error (E02) with what it failed
-/// by where not even that can be left; where rank 0 has given the save up, nothing.
+/// Writes this rank's files into a directory that rank 0 has opened. On failure removes the files and leaves a description of
+/// the failure for rank 0. Throws file_error (E02) with the original failure if even that cannot be written. Returns silently
+/// if rank 0 has cancelled the save.
 inline void write_rank_files(file_system& files, std::filesystem::path const& directory, int rank, snapshot const& local) {
   std::string const of_rank = "-" + std::to_string(rank) + ".safetensors";
   std::string const optimizer = "optimizer" + of_rank, state = "state" + of_rank;
   auto const alive = rank_file_path(directory, rank, ".alive");
   auto const leave = [&](nlohmann::json const& record) {
     auto const path = rank_file_path(directory, rank, ".json"), beside = rank_file_path(directory, rank, ".json.new");
-    // Whoever finds it finds all of it.
+    // Written under another name and renamed, so that a reader never sees a partial file.
     write_text(files, beside, record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     files.rename(beside, path);
   };
@@ -113,8 +116,9 @@ inline void write_rank_files(file_system& files, std::filesystem::path const& di
   }
 }
 
-/// Rank 0: waits until each other rank has written its files, and returns what they are, by name. Throws file_error (E02) with what one of
-/// them failed by, or for one that does not show for `patience()` that it is there, and world_error (E25) for what is not its disk's fault.
+/// Waits until each other rank has written its files, and returns their records by name. Called on rank 0. Throws file_error
+/// (E02) if a rank's disk failed, or if a rank shows no heartbeat for `patience()`. Throws world_error (E25) for any other
+/// failure of a rank.
 inline std::map<std::string, file_record> collect_rank_files(file_system& files, std::filesystem::path const& directory,
                                                              int ranks,
                                                              std::function<std::chrono::milliseconds()> const& patience) {
@@ -130,9 +134,9 @@ inline std::map<std::string, file_record> collect_rank_files(file_system& files,
       auto const now = clock::now();
       if (now - looked_at >= milliseconds(250)) {
         looked_at = now;
-        // A network's file system then asks again for what it did not find before.
+        // Listing the directory makes a network file system refresh its cache of missing files.
         static_cast<void>(files.list(directory));
-        // Between the two it may have come to its end.
+        // The rank may finish and remove the file between the two calls.
         try {
           std::string const text = files.exists(alive) ? files.read(alive) : shown;
           if (text != shown) shown_at = now;
@@ -167,35 +171,36 @@ inline std::map<std::string, file_record> collect_rank_files(file_system& files,
 
 namespace keel::inline KEEL_MODE {
 
-/// Of a rank but 0: its files of checkpoints, in the foreground or beside training.
+/// Writes the checkpoint files of a rank above 0, synchronously or in the background.
 class rank_writer {
  public:
   rank_writer(file_system& files, int rank) : files_(files), rank_(rank) {}
 
-  /// This rank can write there; rank 0 then looks whether it sees what was written.
+  /// Returns true if this rank can write to the directory. Rank 0 then checks that it sees the file written here.
   bool can_write(std::filesystem::path const& directory) {
     try {
       if (!files_.exists(directory)) return false;
       static_cast<void>(files_.create(detail::rank_file_path(directory, rank_, ".sees")));
       return true;
     } catch (file_error const&) {
-      // Rank 0 then writes for this one.
+      // Rank 0 then writes this rank's portion.
       return false;
     }
   }
-  /// The one before has ended. Throws file_error (E02) where not even the reason of a failure could be left.
+  /// Writes synchronously; no earlier write may be running. Throws file_error (E02) if not even the reason of a failure could
+  /// be written.
   void write(std::filesystem::path const& directory, snapshot const& local) {
     detail::write_rank_files(files_, directory, rank_, local);
   }
-  /// Returns when there is a copy, from which the files are written.
+  /// Copies the state and starts writing it in the background. Writes synchronously if memory has no room for a copy.
   void begin(std::filesystem::path const& directory, snapshot const& live) {
     auto held = buffers_.copy_if_room(live);
     if (!held) return write(directory, live);
     task_.begin([this, directory, held = *std::move(held)] { write(directory, held); });
   }
-  /// Waits for the files that are under way; throws as write() does.
+  /// Waits for the background write; throws as write() does.
   void wait() { task_.collect(); }
-  /// Does not wait for them.
+  /// Collects a finished background write; does not block.
   void poll() {
     if (task_.is_done()) wait();
   }
@@ -204,7 +209,7 @@ class rank_writer {
   file_system& files_;
   int rank_;
   snapshot_buffers buffers_;
-  background_task task_;  ///< last: it ends before what it works with
+  background_task task_;  ///< last, so that it ends before the members that it uses are destroyed
 };
 
 }  // namespace keel::inline KEEL_MODE

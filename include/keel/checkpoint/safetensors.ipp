@@ -1,4 +1,4 @@
-// The bodies of safetensors.hpp.
+// Definitions for safetensors.hpp.
 #pragma once
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// The bodies of safetensors_file.hpp.
+// Definitions for safetensors_file.hpp.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,7 @@ KEEL_BODY at::Tensor safetensors_file::rows(std::string const& name, std::int64_
   if (begin < 0 || end < begin || end > count)
     fail("it has " + std::to_string(count) + " rows. Begin and end must be from 0 to that, and the end not before the begin");
   if (part.begin < part.end) {
-    // Packed elements are counted in bits, whose number the header has found to fit.
+    // Offsets of packed elements are computed in bits; the header check has ruled out overflow.
     std::uint64_t const parts_of_byte = safetensors_dtypes[part.dtype].bits % 8 == 0 ? 1 : 8;
     std::uint64_t const row = (part.end - part.begin) * parts_of_byte / static_cast<std::uint64_t>(count);
     std::uint64_t const first = row * static_cast<std::uint64_t>(begin);
@@ -80,7 +80,7 @@ KEEL_BODY at::Tensor safetensors_file::read(safetensors_entry const& part) const
 
 KEEL_BODY void safetensors_file::throw_unknown_name(std::string const& name) const {
   constexpr std::size_t max_shown = 5;
-  constexpr std::size_t longest = 200;  // a name beyond it is hostile, and comparing takes the square of its length
+  constexpr std::size_t longest = 200;  // a longer name is malicious: the comparison takes quadratic time
   constexpr std::size_t most_compared = 20'000;
   std::size_t const near = std::max<std::size_t>(2, name.size() / 3);
   std::vector<std::pair<std::size_t, std::string>> shown;

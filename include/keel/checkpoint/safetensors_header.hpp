@@ -1,7 +1,6 @@
-// safetensors_header: the JSON header of a safetensors file, parsed and checked as a whole, or built.
-// The dtypes are those of Hugging Face's reader 0.8.
-// The file is `u64 LE N | N bytes of JSON | data`.
-// Left out: alignment of the data to a page (64 bytes suit every element and every vector load).
+// safetensors_header: the JSON header of a safetensors file, parsed and validated as a whole, or built. The dtypes are those of
+// Hugging Face's reader 0.8. The file is `u64 LE N | N bytes of JSON | data`. Not supported: alignment of the data to a page
+// (64 bytes suffice for every element type and vector load).
 #pragma once
 
 #include <algorithm>
@@ -21,7 +20,7 @@ static_assert(std::endian::native == std::endian::little, "safetensors data is l
 
 struct safetensors_dtype {
   std::string_view name;
-  std::uint64_t bits;  ///< of one element; those of F4 and F6 are packed, so that only a whole tensor fills whole bytes
+  std::uint64_t bits;  ///< size of one element; F4 and F6 are packed, so that only a whole tensor is a whole number of bytes
   constexpr std::uint64_t alignment() const { return bits % 8 == 0 ? bits / 8 : 1; }
 };
 inline constexpr std::array<safetensors_dtype, 22> safetensors_dtypes{{
@@ -34,14 +33,14 @@ inline constexpr std::array<safetensors_dtype, 22> safetensors_dtypes{{
 }  // namespace keel::inline KEEL_MODE
 
 namespace keel::detail::inline KEEL_MODE {
-/// The size of the table for a name that is not in it.
+/// Returns the index of the dtype, or the size of the table for an unknown name.
 constexpr std::size_t safetensors_dtype_named(std::string_view name) {
   return static_cast<std::size_t>(std::ranges::find(safetensors_dtypes, name, &safetensors_dtype::name) -
                                   safetensors_dtypes.begin());
 }
 static_assert([] {
   for (std::size_t i = 0; i < safetensors_dtypes.size(); ++i) {
-    if (safetensors_dtype_named(safetensors_dtypes[i].name) != i) return false;  // a name twice
+    if (safetensors_dtype_named(safetensors_dtypes[i].name) != i) return false;  // duplicate name
     if (!std::has_single_bit(safetensors_dtypes[i].alignment())) return false;
   }
   return true;
@@ -59,7 +58,7 @@ struct safetensors_entry {
 };
 
 struct safetensors_header {
-  std::vector<safetensors_entry> entries;  ///< in file order, without hole or overlap
+  std::vector<safetensors_entry> entries;  ///< in file order, without gaps or overlaps
   string_map metadata;
 };
 
@@ -71,27 +70,27 @@ inline constexpr std::uint64_t safetensors_prefix = 8;
 inline constexpr std::uint64_t safetensors_max_header = 100'000'000;
 inline constexpr std::uint64_t safetensors_alignment = 64;
 inline constexpr std::size_t safetensors_max_depth = 8;
-inline constexpr std::size_t safetensors_max_dimensions = 64;  // LibTorch's iterators refuse more
+inline constexpr std::size_t safetensors_max_dimensions = 64;  // LibTorch's iterators reject more
 
 std::string shown_name(std::string_view name);
 
 [[noreturn]] void throw_damaged_safetensors(std::string const& file, std::string const& reason);
 
-/// Bytes of a tensor, or nothing if they cannot be counted in 63 bits or are not whole. A dimension of 0 counts as 1 for the
-/// overflow check only, because LibTorch multiplies the other dimensions into strides.
+/// Returns the size of a tensor in bytes; nullopt if it overflows 63 bits or is not a whole number of bytes. A dimension of 0
+/// counts as 1, but only for the overflow check, because LibTorch multiplies the other dimensions into strides.
 std::optional<std::uint64_t> safetensors_bytes(std::vector<std::int64_t> const& shape, std::size_t dtype);
 
 }  // namespace keel::detail::inline KEEL_MODE
 
 namespace keel::inline KEEL_MODE {
 
-/// N of a file of `file_bytes` bytes, whose first 8 (fewer in a shorter file) are at `prefix`.
+/// Returns N for a file of `file_bytes` bytes, whose first 8 bytes (fewer if the file is shorter) are at `prefix`.
 std::uint64_t read_safetensors_length(char const* prefix, std::uint64_t file_bytes, std::string const& file);
 
-/// The header in `json`, which `data_bytes` bytes follow to the end of the file.
+/// Parses and validates the header `json`. `data_bytes`: number of bytes from its end to the end of the file.
 safetensors_header parse_safetensors_header(std::string_view json, std::uint64_t data_bytes, std::string const& file);
 
-/// The file's bytes up to the data, padded. Gives the entries their offsets in the order in which they stand.
+/// Builds the file's bytes before the data, with padding. Assigns the entries their offsets, in the given order.
 std::string build_safetensors_header(std::vector<safetensors_entry>& entries, string_map const& metadata);
 
 }  // namespace keel::inline KEEL_MODE

@@ -1,4 +1,4 @@
-// The bodies of safetensors_header.hpp.
+// Definitions for safetensors_header.hpp.
 #pragma once
 
 #include <algorithm>
@@ -36,9 +36,9 @@ KEEL_BODY std::optional<std::uint64_t> safetensors_bytes(std::vector<std::int64_
   return static_cast<std::uint64_t>(count / 8);
 }
 
-// Events, never a tree: a tree keeps the last of two equal names silently and nests without end.
+// Parses events, not a tree: a tree silently keeps the last of two equal names, and its nesting depth is unlimited.
 
-/// Takes the parser's events and throws at the first that a header must not have.
+/// Receives the parser's events. Throws at the first one that is invalid in a header.
 class safetensors_events final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit safetensors_events(std::string const& file) : file_(file) {}
@@ -93,7 +93,7 @@ class safetensors_events final : public nlohmann::json_sax<nlohmann::json> {
         field_ = std::move(value);
         break;
       default:
-        break;  // inside a field that is ignored
+        break;  // inside an ignored field
     }
     return true;
   }
@@ -148,7 +148,7 @@ class safetensors_events final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool parse_error(std::size_t position, std::string const&, nlohmann::detail::exception const&) override {
-    // The parser's own words quote the file at any length.
+    // The parser's own message would quote the file at any length.
     throw_damaged_safetensors(file_,
                               "its header is not JSON in UTF-8 at byte " + std::to_string(safetensors_prefix + position));
   }
@@ -162,7 +162,7 @@ class safetensors_events final : public nlohmann::json_sax<nlohmann::json> {
     throw_damaged_safetensors(file_, "the header's entry " + shown_name(entry_.name) + " has " + what);
   }
 
-  /// A value that only an unknown field may have.
+  /// Returns true if the current field is unknown, because such a field may have any value.
   bool other(char const* what) const {
     bool const known = field_ == "dtype" || field_ == "shape" || field_ == "data_offsets";
     if (place_ == place::ignored || (place_ == place::entry && !known)) return true;
@@ -194,7 +194,7 @@ class safetensors_events final : public nlohmann::json_sax<nlohmann::json> {
 
   std::string const& file_;
   safetensors_header header_;
-  safetensors_entry entry_;  ///< the one being read; `name` is also the last key of the outermost object
+  safetensors_entry entry_;  ///< the entry being read; `name` is also the last key of the outermost object
   std::string field_;        ///< the last key inside an entry or the metadata
   std::string dtype_;
   std::size_t depth_ = 0;
@@ -224,8 +224,8 @@ KEEL_BODY std::uint64_t read_safetensors_length(char const* prefix, std::uint64_
 KEEL_BODY safetensors_header parse_safetensors_header(std::string_view json, std::uint64_t data_bytes,
                                                       std::string const& file) {
   using namespace detail;
-  // The parser would skip a byte-order mark and take a NUL for the end. White space is what Hugging Face's reader takes, before
-  // the object and after it; some writers pad with it.
+  // The parser would skip a byte-order mark and treat a NUL as the end. White space is accepted before and after the object, as
+  // by Hugging Face's reader; some writers pad with it.
   constexpr std::string_view white_space = " \t\r\n";
   auto const first = json.find_first_not_of(white_space);
   auto const last = json.find_last_not_of(white_space);
@@ -241,7 +241,7 @@ KEEL_BODY safetensors_header parse_safetensors_header(std::string_view json, std
   std::ranges::sort(entries, {}, &safetensors_entry::name);
   auto const twice = std::ranges::adjacent_find(entries, {}, &safetensors_entry::name);
   if (twice != entries.end()) throw_damaged_safetensors(file, "its header has the name " + shown_name(twice->name) + " twice");
-  // An empty tensor stands before the one that begins at the same byte.
+  // An empty tensor precedes the one that begins at the same byte.
   std::ranges::sort(entries, {}, [](auto const& entry) { return std::tuple(entry.begin, entry.end); });
   std::uint64_t expected = 0;
   for (auto const& entry : entries) {

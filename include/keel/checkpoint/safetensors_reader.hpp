@@ -1,4 +1,4 @@
-// Tensors out of the data of a safetensors file whose header was found good; several at a time.
+// Reads tensors from the data of a safetensors file with a validated header, on several threads.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -23,17 +23,18 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// For readers that have no checksums to compare with.
+/// The check for readers that have no checksums to compare.
 struct unchecked {
   static constexpr bool wanted = false;
   void operator()(safetensors_entry const&, std::string const&) const {}
 };
 
-/// Moves the aliases out of the metadata: pairs of a name and the stored one. `holds(name)`: a tensor is stored under it.
+/// Removes the alias entries from the metadata and returns them as pairs of alias and stored name. `holds(name)`: true if a
+/// tensor of this name is stored.
 template <class Holds>
 std::vector<std::pair<std::string, std::string>> take_aliases(string_map& metadata, std::string const& file,
                                                               Holds const& holds) {
-  // All are looked up among the stored tensors before one is added: an alias of an alias is not ours.
+  // Collect all aliases before any is added: keel writes no alias of an alias, so it is rejected.
   std::vector<std::pair<std::string, std::string>> aliases;
   for (auto at = metadata.begin(); at != metadata.end();) {
     auto const& [key, target] = *at;
@@ -53,7 +54,7 @@ std::vector<std::pair<std::string, std::string>> take_aliases(string_map& metada
   return aliases;
 }
 
-/// Gives each alias the tensor that it names.
+/// Adds each alias with the tensor that it refers to.
 inline void add_aliases(safetensors_content& content, string_map metadata, std::string const& file) {
   auto const aliases = take_aliases(metadata, file, [&](std::string const& name) { return content.tensors.contains(name); });
   for (auto const& [name, target] : aliases) {
@@ -68,7 +69,7 @@ inline constexpr char const* read_slices = "Read slices of it with keel::safeten
 inline constexpr char const* read_slices_or_map =
     "Read slices of it with keel::safetensors_file, or use keel::map_safetensors, which does not hold it in memory";
 
-/// Memory for a tensor of a file, which may declare any size. Throws out_of_memory_error (E09).
+/// Allocates memory for a tensor of a file, which may declare any size. Throws out_of_memory_error (E09).
 inline at::Tensor memory_for(tensor_form const& form, safetensors_entry const& entry, std::string const& file,
                              char const* way_out) {
   try {
@@ -86,8 +87,8 @@ inline void require_bools(safetensors_entry const& entry, char const* bytes, std
     throw_damaged_safetensors(file, "the bool tensor " + shown_name(entry.name) + " holds bytes other than 0 and 1");
 }
 
-/// `read_at(destination, count, offset)` delivers bytes of the data, on several threads at once; the header has proved that
-/// there are enough. `check(entry, checksum)` is called for every tensor, and may refuse it.
+/// Reads all tensors. `read_at(destination, count, offset)` copies bytes of the data and is called on several threads; the
+/// header check guarantees that the bytes exist. `check(entry, checksum)` is called for every tensor and may throw.
 template <class ReadAt, class Check = unchecked>
 safetensors_content read_safetensors_data(safetensors_header header, std::string const& file, ReadAt const& read_at,
                                           Check const& check = {}) {
@@ -102,11 +103,11 @@ safetensors_content read_safetensors_data(safetensors_header header, std::string
     bytes += entry.end - entry.begin;
     content.tensors.emplace(entry.name, std::move(tensor));
   }
-  // The largest first, so that no thread is left alone with one at the end.
+  // Largest first, for an even load of the threads.
   std::ranges::stable_sort(parts, std::ranges::greater(), [](auto const& part) { return part.first->end - part.first->begin; });
   for_each_in_parallel(parts.size(), bytes, [&](std::size_t index) {
     auto const [entry, memory] = parts[index];
-    // A block is checked while it is still in the cache.
+    // Check each block while it is in the cache.
     constexpr std::uint64_t block = 256 << 10;
     std::optional<checksum> sum;
     if constexpr (Check::wanted) sum.emplace();

@@ -1,4 +1,4 @@
-// LibTorch's types for the dtypes of a safetensors file. One that this LibTorch lacks comes as its bytes.
+// Maps safetensors dtypes to LibTorch's scalar types. A tensor of a dtype that this LibTorch lacks is loaded as bytes.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -15,8 +15,8 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// The types that 1.13 lacks; 2.6 has all but F8_E8M0, which 2.14 has, too. A name is asked for instead of a version, because
-/// its presence is the fact that counts.
+/// Types that LibTorch 1.13 lacks; 2.6 has all but F8_E8M0, which 2.14 has too. Detected by name, not by version, because only
+/// the existence of the type matters.
 template <class Type>
 constexpr Type newer_scalar_type(std::string_view dtype) {
   if constexpr (requires { Type::Float8_e5m2; }) {
@@ -63,7 +63,8 @@ static_assert(std::ranges::all_of(common_scalar_types, [](auto const& common) {
   return safetensors_dtype_named(common.first) < safetensors_dtypes.size();
 }));
 
-/// In the order of safetensors_dtypes; Undefined where this LibTorch has no type for the elements, or packs them otherwise.
+/// The types in the order of safetensors_dtypes. Undefined if this LibTorch has no such type, or packs its elements
+/// differently.
 inline constexpr auto safetensors_scalar_types = [] {
   std::array<c10::ScalarType, safetensors_dtypes.size()> types{};
   for (std::size_t i = 0; i < types.size(); ++i) {
@@ -75,14 +76,15 @@ inline constexpr auto safetensors_scalar_types = [] {
   return types;
 }();
 
-/// What becomes of a file's tensor in LibTorch.
+/// Type and shape of a file's tensor in LibTorch.
 struct tensor_form {
   c10::ScalarType type;
   std::vector<std::int64_t> shape;
   bool as_bytes;
 };
 
-/// Bytes of whole elements get a last dimension for those of one; packed elements come as one row of bytes.
+/// Returns the form of an entry. For a type loaded as bytes, multi-byte elements add a last dimension, and packed elements
+/// become one row of bytes.
 inline tensor_form form_of(safetensors_entry const& entry, std::string const& file) {
   auto const type = safetensors_scalar_types[entry.dtype];
   if (type != c10::ScalarType::Undefined) return {type, entry.shape, false};

@@ -1,4 +1,4 @@
-// Tensors by name as the bytes of a safetensors file, with the rules for what can be saved.
+// Serializes named tensors as a safetensors file, and checks that they can be saved.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -22,15 +22,15 @@ namespace keel::detail::inline KEEL_MODE {
 
 inline constexpr std::string_view safetensors_alias = "alias:";
 
-/// Any other byte in a C++ bool is undefined behaviour, so neither side lets one through.
+/// True if all bytes are 0 or 1. Any other value in a C++ bool is undefined behaviour, so both reader and writer reject it.
 inline bool holds_bools(char const* bytes, std::uint64_t count) {
   return std::all_of(bytes, bytes + count, [](char byte) { return byte == 0 || byte == 1; });
 }
 
-/// Everything that can be refused is refused before the first byte is written.
+/// Writes a safetensors file. The constructor makes all checks, so that nothing is written for unsuitable tensors.
 class safetensors_writer {
  public:
-  /// Two names of one tensor have the same.
+  /// Equal for two names of one tensor.
   using identity =
       std::tuple<void const*, std::int64_t, std::vector<std::int64_t>, std::vector<std::int64_t>, at::ScalarType, bool, bool>;
 
@@ -49,7 +49,7 @@ class safetensors_writer {
       if (key.starts_with(safetensors_alias))
         throw data_error(
             "E05", "the metadata key " + shown_name(key) + " begins with 'alias:', which is for shared tensors; rename it");
-    metadata["format"] = "pt";  // transformers refuses a file without it
+    metadata["format"] = "pt";  // transformers rejects a file without it
 
     std::map<identity, std::string> stored;
     for (auto const& [name, tensor] : tensors) {
@@ -60,19 +60,20 @@ class safetensors_writer {
       else
         metadata[std::string(safetensors_alias) + name] = known->second;
     }
-    // Widest elements first, so that every tensor is aligned to its elements; the map has sorted the names.
+    // Widest elements first, so that every tensor is aligned to its elements. The sort is stable: names remain ordered as in
+    // the map.
     std::ranges::stable_sort(entries_, std::ranges::greater(),
                              [](auto const& entry) { return safetensors_dtypes[entry.dtype].alignment(); });
     header_ = build_safetensors_header(entries_, metadata);
   }
 
   std::string const& header() const { return header_; }
-  /// In file order.
+  /// Returns the entries in file order.
   std::vector<safetensors_entry> const& entries() const { return entries_; }
-  /// All bytes of the file.
+  /// Returns the size of the file in bytes.
   std::uint64_t size() const { return header_.size() + (entries_.empty() ? 0 : entries_.back().end); }
 
-  /// An entry's values, on the CPU and contiguous; a copy only where they were not. Their bytes are the entry's.
+  /// Returns an entry's values, contiguous and on the CPU, as they are written. Copies only if necessary.
   at::Tensor values_of(safetensors_entry const& entry) const {
     return tensors_.at(entry.name).detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
   }

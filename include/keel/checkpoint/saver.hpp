@@ -1,5 +1,5 @@
-// Saves of a run, in the foreground or beside training. Never are two under way at once; what becomes of one that was written
-// beside training is reported at the next update boundary, on the thread that trains.
+// Saves the checkpoints of a run, synchronously or in the background. At most one save runs at a time. The result of a
+// background save is reported at the next update boundary, on the training thread.
 #pragma once
 
 #include <chrono>
@@ -19,31 +19,31 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// What became of a save.
+/// The result of a save.
 struct save_report {
   std::int64_t update = 0;
   saved_checkpoint saved{};
-  double stall = 0.0;     ///< seconds that training waited for it
+  double stall = 0.0;     ///< seconds for which training was blocked
   double written = 0.0;   ///< seconds until it was durable
-  std::string failure{};  ///< why there is none; empty: there is one
-  bool dropped = false;   ///< dropped because the one before it was still being written
+  std::string failure{};  ///< why the save failed; empty on success
+  bool dropped = false;   ///< dropped because the previous save was still being written
 };
 
 class saver {
   using milliseconds = std::chrono::milliseconds;
 
  public:
-  /// The store, the metrics and the time outlive this. `report` is called once for every save that becomes a checkpoint, fails for want of
-  /// a disk, or is dropped.
+  /// All references must outlive this. `report` is called once for every save that succeeds, fails because of the disk, or is
+  /// dropped.
   saver(checkpoint::settings const& settings, checkpoint_store& store, json_lines& metrics, time_source const& time,
         std::function<void(save_report const&)> report)
       : settings_(settings), store_(store), metrics_(metrics), report_(std::move(report)), cadence_(settings, time) {}
 
   checkpoint_cadence& cadence() { return cadence_; }
-  /// A save that is due now would be dropped, because the one before it is still being written. It waits for a requested one,
-  /// which takes nothing away that a rollback may need.
+  /// True if a save that is due now would be dropped because the previous one is still being written. Never drops because of a
+  /// requested save: that one replaces no checkpoint which a rollback may need, so the new save waits for it.
   bool would_drop() const { return settings_.drop_when_busy && !requested_ && task_.is_begun() && !task_.is_done(); }
-  /// Leaves it out.
+  /// Drops the save of this update and reports that.
   void drop(std::int64_t update) {
     cadence_.restart();
     save_report dropped;
@@ -52,16 +52,16 @@ class saver {
     report(dropped);
   }
 
-  /// Saves as the policy says; waits for the one before, and calls `prepare()`, which may throw, before it writes. A file_error is
-  /// reported and not thrown until it is the last that the policy bears; E01 and everything else is thrown, at the latest by
-  /// the next call.
+  /// Saves as the policy specifies. Waits for the previous save and calls `prepare()`, which may throw, before writing. A
+  /// file_error is reported, and thrown only when the policy's limit of consecutive failures is reached. E01 and all other
+  /// exceptions are thrown, by the next call at the latest.
   template <class Prepare>
   void save(std::int64_t update, snapshot const& live, retention const& keep, Prepare const& prepare) {
     start(update, keep, at_once::no);
     bool is_under_way = false;
     bool const is_successful = attempt([&] {
       prepare();
-      // Lines that wait for a disk would be missing where the checkpoint counts them.
+      // Flush first: the checkpoint counts these lines.
       metrics_.flush();
       is_under_way = settings_.asynchronous && begin_with_copy(live, [this, keep](snapshot const& held) { write(held, keep); });
       if (!is_under_way) write(live, keep);
@@ -69,7 +69,7 @@ class saver {
     if (is_successful && !is_under_way) succeeded_after_stall();
   }
 
-  /// Saves and returns when the checkpoint is durable. Throws whatever goes wrong.
+  /// Saves and returns when the checkpoint is durable. Throws on any failure.
   void save_now(std::int64_t update, snapshot const& live, retention const& keep) {
     start(update, keep, at_once::yes);
     bool const is_successful = attempt([&] {
@@ -79,8 +79,8 @@ class saver {
     if (is_successful) succeeded_after_stall();
   }
 
-  // A save of several ranks, of which this is the first, in steps. What goes wrong in any of them is as in save(), or where it is `at_once`
-  // as in save_now(): nothing, or false, where it was reported, and the save is over.
+  // A save of several ranks on rank 0, in phases. Errors are handled as in save(), or with `at_once::yes` as in save_now(). A
+  // phase returns nullopt or false if it reported an error; the save has then ended.
   enum class at_once : bool { no, yes };
   template <class Prepare>
   std::optional<pending_checkpoint> open(std::int64_t update, std::string const& run, std::string const& mark,
@@ -94,7 +94,7 @@ class saver {
     });
     return opened;
   }
-  /// This rank's files.
+  /// Writes the files of this rank.
   bool write_files(pending_checkpoint const& opened, snapshot const& content) {
     return attempt([&] {
       scoped_timer const timed(begun_.written, began_);
@@ -102,7 +102,8 @@ class saver {
       store_.write(opened, content);
     });
   }
-  /// With those of the other ranks that write, `ranks` with this one; checkpoint_store::add_rank_files says what `patience` is.
+  /// Waits for the files of the other ranks, `ranks` in total with this one, and commits. `patience` as in
+  /// checkpoint_store::add_rank_files.
   void commit_checkpoint(pending_checkpoint const& opened, retention const& keep, int ranks,
                          std::function<milliseconds()> const& patience) {
     bool const is_successful = attempt([&] {
@@ -112,7 +113,7 @@ class saver {
     });
     if (is_successful) succeeded_after_stall();
   }
-  /// Writes and seals beside training, from a copy; at once where memory has no room for one.
+  /// Writes and commits in the background, from a copy. Does both synchronously if memory has no room for a copy.
   void begin(pending_checkpoint const& opened, snapshot const& live, retention const& keep, int ranks,
              std::function<milliseconds()> const& patience) {
     auto const all = [this, opened, keep, ranks, patience](snapshot const& content) {
@@ -129,21 +130,21 @@ class saver {
     });
     if (is_successful && !is_under_way) succeeded_after_stall();
   }
-  /// Another rank could not write.
+  /// Fails the save because another rank could not write.
   void fail(pending_checkpoint const& opened, std::string const& why) {
     store_.discard(opened);
     attempt([&] { throw file_error("E02", why); });
   }
   void discard(pending_checkpoint const& opened) { store_.discard(opened); }
 
-  /// In a call of `report`: a save would begin inside of another.
+  /// True during a call of `report`, in which no save may begin.
   bool is_reporting() const { return reporting_; }
 
-  /// Reports what became of a save beside training, if it came to its end; between updates.
+  /// Reports the result of a background save if it has finished. Call between updates.
   void poll() {
     if (task_.is_done()) wait();
   }
-  /// Waits for it.
+  /// Waits for a background save and reports its result.
   void wait() {
     if (!task_.is_begun()) return;
     try {
@@ -159,11 +160,11 @@ class saver {
   }
 
  private:
-  using wall_clock = std::chrono::steady_clock;  // a test's own clock is for one thread
+  using wall_clock = std::chrono::steady_clock;  // a clock injected by a test is not thread-safe
   static wall_clock::time_point now() { return wall_clock::now(); }
   static double seconds_since(wall_clock::time_point then) { return std::chrono::duration<double>(now() - then).count(); }
 
-  /// Writes down how long it lived, however it ends.
+  /// RAII: stores its lifetime in seconds, on exceptions too.
   class scoped_timer {
    public:
     explicit scoped_timer(double& seconds, wall_clock::time_point began = now()) : seconds_(seconds), began_(began) {}
@@ -188,7 +189,7 @@ class saver {
     }
     begun_ = {update};
   }
-  /// False where `act` throws a file_error that is reported.
+  /// Runs `act`; returns false if it throws a file_error that is reported.
   template <class Act>
   bool attempt(Act const& act) {
     try {
@@ -200,7 +201,7 @@ class saver {
         report(begun_);
         throw;
       }
-      // The directory is another run's: no disk that comes back changes that.
+      // The directory belongs to another run, so retrying is useless.
       if (thrown.id() == "E01") throw;
       begun_.stall = seconds_since(began_);
       failed(thrown);
@@ -212,7 +213,7 @@ class saver {
     succeeded();
   }
 
-  /// False if memory has no room for a copy: then training waits for the disk.
+  /// Returns false if memory has no room for a copy; training then waits for the disk.
   template <class Write>
   bool begin_with_copy(snapshot const& live, Write const& write) {
     auto held = buffers_.copy_if_room(live);
@@ -222,10 +223,10 @@ class saver {
     return true;
   }
 
-  /// On either thread; `begun_` belongs to it until it returns.
+  /// Called on either thread; `begun_` must not be used elsewhere until it returns.
   void write(snapshot const& content, retention const& keep) {
     scoped_timer const timed(begun_.written);
-    // Nor may they be lost with the power, where the checkpoint is not.
+    // The lines must survive a power failure if the checkpoint does.
     metrics_.sync();
     begun_.saved = store_.save(begun_.update, content, keep);
   }
@@ -264,8 +265,8 @@ class saver {
   at_once at_once_ = at_once::no;
   long long consecutive_ = 0;
   bool reporting_ = false;
-  bool requested_ = false;  ///< the save that began last is a requested one
-  background_task task_;    ///< last: it ends before what it works with
+  bool requested_ = false;  ///< the last save begun was a requested one
+  background_task task_;    ///< last, so that it ends before the members that it uses are destroyed
 };
 
 }  // namespace keel::inline KEEL_MODE

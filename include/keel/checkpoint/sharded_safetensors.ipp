@@ -1,4 +1,4 @@
-// The bodies of sharded_safetensors.hpp.
+// Definitions for sharded_safetensors.hpp.
 #pragma once
 
 #include <cstdio>
@@ -23,11 +23,12 @@ namespace keel::detail::inline KEEL_MODE {
 
 struct shard_plan {
   std::vector<tensor_map> shards;
-  std::set<std::string> aliases;  ///< of a tensor with another name in the same shard
-  std::uint64_t total = 0;        ///< bytes of data
+  std::set<std::string> aliases;  ///< names of tensors that another name in the same shard already stores
+  std::uint64_t total = 0;        ///< total size of the data in bytes
 };
 
-/// Names of one tensor stay together, because an alias points into its own file.
+/// Distributes the tensors over files. All names of one tensor are in the same file, because an alias refers to a name in its
+/// own file.
 inline shard_plan plan_shards(tensor_map const& tensors, std::uint64_t max_bytes) {
   shard_plan plan;
   plan.shards.resize(1);
@@ -62,7 +63,7 @@ inline std::string shard_name(std::string const& stem, std::size_t index, std::s
   return stem + number + ".safetensors";
 }
 
-/// Where an older index really is, if there is one. Throws error (E12) for what is not a file.
+/// Returns the resolved path of an existing index; nullopt if there is none. Throws error (E12) if it is not a file.
 KEEL_BODY std::optional<std::filesystem::path> older_index(file_system& files, std::filesystem::path const& name) {
   auto const target = replaceable_file(name);
   if (!target)
@@ -71,12 +72,12 @@ KEEL_BODY std::optional<std::filesystem::path> older_index(file_system& files, s
   return files.exists(*target) ? target : std::nullopt;
 }
 
-/// Throws error (E12) for a name that JSON cannot hold; those of the tensors are in the headers already.
+/// Throws error (E12) for a name that JSON cannot represent; tensor names were checked with the headers.
 inline std::string index_text(shard_plan const& plan, std::string const& stem) {
   nlohmann::json index = {{"metadata", {{"total_size", plan.total}}}, {"weight_map", nlohmann::json::object()}};
   for (std::size_t i = 0; i < plan.shards.size(); ++i) {
     std::string const file = shard_name(stem, i, plan.shards.size());
-    // Other readers look for each name in the file, which holds an alias in its metadata only.
+    // List aliases too: other readers look up each name in the file, where an alias exists only in the metadata.
     for (auto const& [name, tensor] : plan.shards[i]) {
       if (!plan.aliases.contains(name)) index["weight_map"][name] = file;
     }
@@ -114,7 +115,7 @@ KEEL_BODY void save_sharded_safetensors(std::filesystem::path const& directory, 
 
   std::string const index = one_file ? std::string() : index_text(plan, stem);
 
-  // A deque, because what is being replaced cannot be moved.
+  // A deque, because a replacement cannot be moved.
   std::deque<replacement> written;
   for (std::size_t i = 0; i < writers.size(); ++i) {
     auto& shard =
@@ -131,7 +132,7 @@ KEEL_BODY void save_sharded_safetensors(std::filesystem::path const& directory, 
   }
 
   if (old_index) {
-    // A link goes, and what it leads to stays where nothing takes its place.
+    // If no new index replaces it, remove a symbolic link but not its target.
     auto const leaves = one_file ? index_path : *old_index;
     files.remove_file(leaves);
     sync_directory_if_possible(files, leaves.parent_path().empty() ? "." : leaves.parent_path());
@@ -167,7 +168,7 @@ KEEL_BODY safetensors_content load_sharded_safetensors(std::filesystem::path con
   for (auto const& [name, file] : places.items()) {
     if (!file.is_string()) fail("names no file for " + shown_name(name));
     auto const words = file.template get<std::string>();
-    // An index must not lead out of its folder.
+    // The index must not refer to files outside its directory.
     if (words.empty() || words.find('/') != words.npos || words.find('\0') != words.npos || words == "." || words == "..")
       fail("names the file " + shown_name(words));
     names_of[words].push_back(name);
@@ -187,7 +188,7 @@ KEEL_BODY safetensors_content load_sharded_safetensors(std::filesystem::path con
     for (auto const& [name, tensor] : content.tensors) {
       if (!placed.contains(tensor.unsafeGetTensorImpl())) continue;
       auto const place = places.find(name);
-      if (place != places.end() && *place != file) continue;  // another file's, whatever this one calls so
+      if (place != places.end() && *place != file) continue;  // belongs to another file according to the index
       if (!all.tensors.emplace(name, tensor).second) fail("leads to two files that both hold " + shown_name(name));
       auto const dtype = content.as_bytes.find(name);
       if (dtype != content.as_bytes.end()) all.as_bytes.emplace(*dtype);

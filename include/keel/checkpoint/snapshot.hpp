@@ -1,4 +1,4 @@
-// What one checkpoint holds, and a copy of it in host memory that training may go on beside.
+// The content of a checkpoint, and a copy of it in host memory, which training does not modify.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -15,29 +15,28 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// All that one checkpoint holds.
+/// The content of a checkpoint.
 struct snapshot {
   tensor_map model;
   tensor_map optimizer;
-  tensor_map tensors;  ///< of the state
+  tensor_map tensors;  ///< tensors of `state`
   nlohmann::json state;
-  std::int64_t generation = 0;      ///< rollbacks of the run so far: of a later one, a lower update is newer than a higher
-  std::string run = {};             ///< which run's it is; the same through resumes and rollbacks
-  std::int64_t attempt = 0;         ///< updates that were attempted so far: of one update, the later save is the newer one
-  std::vector<std::int64_t> best;   ///< updates whose checkpoints this one calls the best
-  std::vector<std::string> finite;  ///< names in `model` without which no checkpoint is kept that are not finite (N13)
+  std::int64_t generation = 0;      ///< rollbacks of the run so far; a later generation is newer even at a lower update
+  std::string run = {};             ///< id of the run; unchanged by resumes and rollbacks
+  std::int64_t attempt = 0;         ///< updates attempted so far; of two saves of one update, the higher is newer
+  std::vector<std::int64_t> best;   ///< updates of the best checkpoints at the time of this one
+  std::vector<std::string> finite;  ///< names in `model` that must be finite; otherwise the save throws (N13)
 };
 
-/// Buffers in host memory that one snapshot after another is copied into. A buffer is kept by place and reused for a tensor of
-/// the same shape and dtype, so that from the second save on nothing is allocated. Names of one tensor stay names of one.
+/// Host buffers that successive snapshots are copied into. Buffers are reused for tensors of the same position, shape and
+/// dtype, so that nothing is allocated from the second save on. Names that share a tensor still share it in the copy.
 class snapshot_buffers {
  public:
-  /// The snapshot with separate tensors. What is on the CPU and dense is copied by several threads. The result is good
-  /// until the next call.
+  /// Copies the snapshot's tensors. Dense CPU tensors are copied by several threads. The result is valid until the next call.
   snapshot copy(snapshot const& live);
-  /// Nothing where memory has no room for it; the buffers are freed then.
+  /// As copy(); if memory has no room for it, frees the buffers and returns nullopt.
   std::optional<snapshot> copy_if_room(snapshot const& live);
-  /// Gives the memory back.
+  /// Frees the buffers.
   void clear() { buffers_.clear(); }
 
  private:

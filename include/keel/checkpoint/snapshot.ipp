@@ -1,4 +1,4 @@
-// The bodies of snapshot.hpp.
+// Definitions for snapshot.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -19,7 +19,7 @@
 #include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
-/// Bytes that one thread copies before it takes more.
+/// Bytes that a thread copies per work item.
 inline constexpr std::size_t snapshot_block_size = std::size_t{1} << 20;
 }  // namespace keel::detail::inline KEEL_MODE
 
@@ -58,13 +58,13 @@ KEEL_BODY std::optional<snapshot> snapshot_buffers::copy_if_room(snapshot const&
 }
 
 KEEL_BODY void snapshot_buffers::copy(tensor_map const& from, tensor_map& to) {
-  // By the memory they are, not by the handle: a parameter's two names give two handles.
+  // Keyed by memory, not by handle, because two names of one parameter are two handles.
   std::map<
       std::tuple<void const*, std::int64_t, std::vector<std::int64_t>, std::vector<std::int64_t>, at::ScalarType, bool, bool>,
       at::Tensor>
       seen;
   for (auto const& [name, tensor] : from) {
-    // What the writer refuses, it refuses by name; there is nothing to copy.
+    // Nothing to copy; the writer rejects such a tensor by name.
     if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.has_storage()) {
       to.emplace(name, tensor);
       continue;
@@ -95,7 +95,7 @@ KEEL_BODY at::Tensor const& snapshot_buffers::buffer_like(at::Tensor const& live
   if (used_ == buffers_.size()) buffers_.emplace_back();
   at::Tensor& buffer = buffers_[used_++];
   bool const fits = buffer.defined() && buffer.sizes() == live.sizes() && buffer.scalar_type() == live.scalar_type();
-  // Pinned, a device copies into it at the full speed of the bus.
+  // Pinned memory allows copies from a device at full bus speed.
   if (!fits) buffer = at::empty(live.sizes(), at::TensorOptions().dtype(live.scalar_type()).pinned_memory(live.is_cuda()));
   return buffer;
 }

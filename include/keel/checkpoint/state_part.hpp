@@ -1,4 +1,4 @@
-// A part of what a checkpoint holds beside model and optimizer.
+// A part of a checkpoint other than model and optimizer.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ struct state_part {
   std::function<void(state_writer&)> write;
   std::function<void(state_reader&)> read;
 
-  /// The state outlives the part.
+  /// `state` must outlive the part.
   template <class State>
   static state_part of(char const* name, State& state) {
     return {name, [&state](state_writer& archive) { state.visit(archive); },

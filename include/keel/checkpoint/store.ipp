@@ -1,4 +1,4 @@
-// The bodies of store.hpp.
+// Definitions for store.hpp.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +42,7 @@ auto checkpoint_store::discard_on_failure(pending_checkpoint const& opened, Step
   try {
     return step();
   } catch (...) {
-    // Whatever it was goes on; half of a checkpoint does not stay.
+    // Remove the incomplete checkpoint and rethrow.
     if (!opened.directory.empty()) discard(opened);
     throw;
   }
@@ -76,7 +76,7 @@ KEEL_BODY bool checkpoint_store::is_visible_to_ranks(pending_checkpoint const& o
       files_.remove_file(left);
     }
   } catch (file_error const&) {
-    // Then this rank writes for all, and its own save says what is wrong with the disk.
+    // This rank then writes everything, and its save reports what is wrong with the disk.
     return false;
   }
   return all;
@@ -98,7 +98,8 @@ KEEL_BODY saved_checkpoint checkpoint_store::commit_checkpoint(pending_checkpoin
   saved.path = path_of(id);
   discard_on_failure(opened, [&] {
     saved.bytes = detail::write_manifest(files_, opened.directory, *opened.written);
-    // A finished checkpoint of this name steps aside and is not removed; put_back finds it after a kill between the renames.
+    // A finished checkpoint of this name is moved aside, not removed, so that put_back can restore it after a kill between the
+    // renames.
     path const replaced = directory_ / (std::string(replaced_prefix) + name_of(id));
     remove_files_of(replaced, name_of(id));
     if (files_.exists(saved.path) && !look_at(id)) set_aside(id);
@@ -109,7 +110,7 @@ KEEL_BODY saved_checkpoint checkpoint_store::commit_checkpoint(pending_checkpoin
   try {
     saved.removal_failure = remove_old(id, keep);
   } catch (file_error const& thrown) {
-    // The save itself is durable; that a disk fills with old ones is the caller's to say.
+    // The save itself is durable; the caller reports that old checkpoints fill the disk.
     saved.removal_failure = thrown.what();
   }
   return saved;
@@ -212,7 +213,7 @@ KEEL_BODY std::optional<checkpoint_id> checkpoint_store::id_of(std::string const
     if (letter < '0' || letter > '9' || update > std::int64_t{1} << 58) return std::nullopt;
     update = update * 10 + (letter - '0');
   }
-  // With other zeros it is not a name that a save gives.
+  // A name with different zero padding was not given by a save.
   checkpoint_id const id(update, requested);
   if (name != name_of(id)) return std::nullopt;
   return id;
@@ -234,7 +235,7 @@ KEEL_BODY std::string checkpoint_store::remove_old(checkpoint_id const& newest, 
   }
   auto const of_newest = found.find(newest);
   if (of_newest == found.end()) return {};
-  // What is damaged, was renamed or was moved here from another run is not known to be of this one: it stays.
+  // Checkpoints that are damaged, renamed or moved here from another run may not belong to this run: keep them.
   std::string const run = of_newest->second.run;
   std::erase_if(found, [&](auto const& one) { return !is_of_one_run(run, one.second.run); });
   std::set<checkpoint_id> stay = {newest};
@@ -261,7 +262,7 @@ KEEL_BODY std::string checkpoint_store::remove_old(checkpoint_id const& newest, 
     if (old) stay.insert(*old);
     if (next) stay.insert(*next);
   }
-  // A run that rolls back to one of these needs what that one calls the best.
+  // A run that rolls back to one of these needs the checkpoints that it lists as the best.
   for (checkpoint_id const& id : stay) best.insert(best.end(), found[id].best.begin(), found[id].best.end());
   for (auto const& [id, of] : found) {
     bool const is_best = id.update <= newest.update && std::find(best.begin(), best.end(), id.update) != best.end();
@@ -298,7 +299,7 @@ KEEL_BODY std::string checkpoint_store::remove_files_of(path const& directory, s
     auto const& names = detail::checkpoint_files;
     return std::find(std::begin(names), std::end(names), file) != std::end(names) || detail::parse_rank_of_file(file) > 0;
   };
-  // The manifest last: it proves what the others are.
+  // Remove the manifest last, because it identifies the other files.
   return detail::remove_directory_of(files_, directory, name, is_own, "manifest.json");
 }
 
@@ -321,13 +322,13 @@ KEEL_BODY void checkpoint_store::clean_up_quietly(path const& directory, std::st
   try {
     put_back();
     if (files_.kind(directory) == file_kind::none) return;
-    // Other ranks that still write see by it that the save is over, and make no file more.
+    // After the rename other ranks that still write notice that the save has ended, and create no further files.
     path const aside = directory_ / (std::string(removed_prefix) + name);
     remove_files_of(aside, name);
     files_.rename(directory, aside);
     remove_files_of(aside, name);
   } catch (file_error const&) {
-    // The save has already failed with the error that matters; prepare() removes this the next time.
+    // The save has already failed with the error that matters; the next prepare() removes the remains.
   }
 }
 

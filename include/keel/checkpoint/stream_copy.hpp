@@ -1,5 +1,5 @@
-// Copies memory past the caches: a large copy that goes through them reads every line of the target before it overwrites it, and
-// throws out what training had there.
+// Copies memory with non-temporal stores. A large copy through the caches would read every target line before overwriting it,
+// and evict training's data.
 #pragma once
 
 #include <cstddef>
@@ -21,12 +21,12 @@ __attribute__((target("avx"))) inline void stream_blocks(char* to, char const* f
       _mm256_stream_si256(reinterpret_cast<__m256i*>(to + at + part), value);
     }
   }
-  // Streaming stores are not ordered with other stores without it.
+  // Non-temporal stores are not ordered with other stores without a fence.
   _mm_sfence();
 }
 #endif
 
-/// The two do not overlap.
+/// The ranges must not overlap.
 inline void stream_copy(char* to, char const* from, std::size_t count) {
 #if defined(__x86_64__) && defined(__GNUC__)
   static bool const has_avx = __builtin_cpu_supports("avx") != 0;

@@ -1,4 +1,4 @@
-// An optimizer of a run, as a checkpoint holds it.
+// The optimizer of a model in a run, with all that a checkpoint needs to save it.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -15,15 +15,15 @@ class optimizer_shards;
 
 namespace keel::inline KEEL_MODE {
 
-/// With the recipe that it is updated by.
+/// An optimizer with its parameters and the recipe that updates it.
 struct trained_optimizer {
-  std::string name;  ///< of the run's part; empty where the run is one model
+  std::string name;  ///< name of the run's part; empty if the run has one model
   torch::optim::Optimizer* optimizer;
-  parameter_list const* parameters;  ///< by their names in the checkpoint's model
+  parameter_list const* parameters;  ///< named as in the checkpoint's model
   config value;
-  detail::optimizer_shards* shards = nullptr;  ///< of its state, where each of several ranks has some
+  detail::optimizer_shards* shards = nullptr;  ///< shards of its state; null if each rank has all of it
 
-  /// What the names of its tensors begin with in a checkpoint.
+  /// Prefix of its tensors' names in a checkpoint.
   std::string prefix() const { return name.empty() ? "" : name + ":"; }
 };
 

@@ -1,4 +1,4 @@
-// The files of one checkpoint, written into an empty directory and synced. Every byte is checked and summed once, on its way
+// Writes the files of a checkpoint into an empty directory and syncs them. Every byte is checked and summed once, on its way
 // from memory to the disk.
 #pragma once
 
@@ -34,7 +34,7 @@ class checkpoint_file {
     files_.begin_writing_back(file_, written_back_, record_.bytes - written_back_);
     written_back_ = record_.bytes;
   }
-  /// All of it is durable.
+  /// Syncs the file and returns its record.
   file_record finish() {
     files_.sync(file_, path_);
     record_.checksum = sum_.digest();
@@ -47,11 +47,11 @@ class checkpoint_file {
   std::filesystem::path path_;
   file_handle file_;
   checksum sum_;
-  std::uint64_t written_back_ = 0;  ///< to the disk
+  std::uint64_t written_back_ = 0;  ///< bytes whose write-back to the disk has started
   file_record record_;
 };
 
-/// Throws nonfinite_error (N13) for a tensor among `finite`, sorted, that is not.
+/// Throws nonfinite_error (N13) if a tensor named in `finite`, which is sorted, is not finite.
 inline file_record write_tensors(file_system& files, std::filesystem::path const& path, tensor_map const& tensors,
                                  std::vector<std::string> const& finite) {
   safetensors_writer const writer(tensors, {});
@@ -63,7 +63,7 @@ inline file_record write_tensors(file_system& files, std::filesystem::path const
     bool const must_be_finite = std::binary_search(finite.begin(), finite.end(), entry.name);
     auto const* const bytes = static_cast<char const*>(values.data_ptr());
     std::uint64_t const count = entry.end - entry.begin;
-    // In blocks that stay in the cache from the first look to the last.
+    // Processed in blocks that stay in the cache for the check, the checksum and the write.
     constexpr std::uint64_t block = 256 << 10;
     checksum sum;
     for (std::uint64_t at = 0; at < count; at += block) {
@@ -84,7 +84,7 @@ inline file_record write_text(file_system& files, std::filesystem::path const& p
   return file.finish();
 }
 
-/// Throws data_error (E05) for a text that JSON cannot hold.
+/// Formats the state as JSON text. Throws data_error (E05) for a string that is not UTF-8.
 inline std::string text_of(nlohmann::json const& state) {
   try {
     return state.dump(2) + "\n";
@@ -94,7 +94,7 @@ inline std::string text_of(nlohmann::json const& state) {
   }
 }
 
-/// Writes the files of `content` into `directory`; `all`: what the manifest is to say of them.
+/// Writes the files of `content` into `directory` and adds them to the manifest `all`.
 inline void write_files(file_system& files, std::filesystem::path const& directory, snapshot const& content, manifest& all) {
   all.generation = content.generation;
   all.run = content.run;
@@ -115,7 +115,7 @@ inline void write_files(file_system& files, std::filesystem::path const& directo
   all.files["state.json"] = write_text(files, directory / "state.json", text_of(content.state));
 }
 
-/// The last file. Returns how many bytes all of them are.
+/// Writes the manifest, the last file. Returns the total size of all files in bytes.
 inline std::uint64_t write_manifest(file_system& files, std::filesystem::path const& directory, manifest const& all) {
   std::uint64_t bytes = write_text(files, directory / "manifest.json", manifest_text(all)).bytes;
   for (auto const& [name, record] : all.files) bytes += record.bytes;
@@ -123,7 +123,7 @@ inline std::uint64_t write_manifest(file_system& files, std::filesystem::path co
   return bytes;
 }
 
-/// Writes all files of `content` into `directory`, the manifest last, and syncs it. Returns how many bytes that were.
+/// Writes all files of `content` into `directory`, the manifest last, and syncs it. Returns their total size in bytes.
 inline std::uint64_t write_checkpoint(file_system& files, std::filesystem::path const& directory, std::int64_t update,
                                       bool requested, snapshot const& content) {
   manifest all;

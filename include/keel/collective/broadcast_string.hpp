@@ -42,7 +42,7 @@ auto on_all_ranks(World const& world, Make const& make) {
     try {
       if (world.size() > 1) failed = exchange_failure_message(world, message);
     } catch (world_error const&) {
-      // Another rank is gone. The local exception is more informative.
+      // Another rank exited. The local exception is more informative.
       if (!thrown) throw;
     }
     if (thrown) std::rethrow_exception(thrown);

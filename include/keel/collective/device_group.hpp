@@ -112,8 +112,9 @@ class device_transport final : public transport {
 
 namespace keel::inline KEEL_MODE {
 
-/// Returns a world that uses `hosts` for CPU tensors and a c10d group of any backend for tensors on devices. `make_group(store, rank, size)`
-/// returns that group as an intrusive_ptr. `store` is the hosts' rendezvous store with a prefix for this group; null if they have none.
+/// Returns a world that uses `hosts` for CPU tensors and a c10d group of any backend for tensors on devices.
+/// `make_group(store, rank, size)` returns that group as an intrusive_ptr. `store` is the hosts' rendezvous store with a prefix for this
+/// group; null if they have none.
 /// Collective: all ranks must call it. Returns `hosts` unchanged for a single process. Throws world_error (E24) if the group's rank or size
 /// differs.
 template <class MakeGroup>

@@ -13,7 +13,8 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Exit codes of exit_code_of(). A run that a signal stopped, and that is saved, ends with 128 + the signal number, such as 143 for SIGTERM.
+/// Exit codes of exit_code_of(). A run that a signal stopped, and that is saved, ends with 128 + the signal number, such as 143 for
+/// SIGTERM.
 namespace exit_code {
 inline constexpr int done = 0;         ///< the run finished
 inline constexpr int failed = 1;       ///< anything that is not listed here

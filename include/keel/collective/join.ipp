@@ -62,8 +62,8 @@ inline std::string world_signature(launch const& how) {
   return std::to_string(how.size) + " ranks, LibTorch " + TORCH_VERSION + ", keel " + version;
 }
 
-/// Call before a mismatch error is thrown. Rank 0, which may serve the store, waits up to two seconds until the others have read its settings;
-/// other ranks mark that they have.
+/// Call before a mismatch error is thrown. Rank 0, which may serve the store, waits up to two seconds until the others have read its
+/// settings; other ranks mark that they have.
 inline void wait_until_mismatch_is_read(c10d::Store& store, launch const& how) {
   auto const key = [](int rank) { return "seen/" + std::to_string(rank); };
   try {
@@ -100,8 +100,8 @@ class wait_logger {
   clock::time_point next_ = began_ + std::chrono::seconds(5);
 };
 
-/// Lists the ranks that have joined, or those that have not, as "1, 2". Ranks below `first` are known to have joined; if the store is gone,
-/// no others but this one are counted as joined.
+/// Lists the ranks that have joined, or those that have not, as "1, 2". Ranks below `first` are known to have joined; if the store is
+/// unreachable, no others but this one are counted as joined.
 inline std::string list_ranks(c10d::Store& store, launch const& how, int first, bool are_here) {
   std::string all;
   for (int rank = 0; rank < how.size; ++rank) {
@@ -109,7 +109,7 @@ inline std::string list_ranks(c10d::Store& store, launch const& how, int first, 
     try {
       is_here = is_here || store.check({"here/" + std::to_string(rank)});
     } catch (std::exception const&) {
-      // The store is gone.
+      // The store is unreachable.
     }
     if (is_here == are_here) all += (all.empty() ? "" : ", ") + std::to_string(rank);
   }
@@ -180,8 +180,9 @@ Answer call_store(launch const& how, std::chrono::milliseconds timeout, std::fun
   throw_store_timeout(how, timeout);
 }
 
-/// Blocks SIGPIPE in this thread, and in the threads started during its lifetime, which inherit the mask. Gloo's threads write to the socket of
-/// a killed rank; SIGPIPE would terminate the other ranks without a message. Discards a SIGPIPE that became pending for this thread.
+/// Blocks SIGPIPE in this thread, and in the threads started during its lifetime, which inherit the mask. Gloo's threads write to the
+/// socket of a killed rank; SIGPIPE would terminate the other ranks without a message. Discards a SIGPIPE that became pending for this
+/// thread.
 class sigpipe_blocker {
  public:
   sigpipe_blocker() {

@@ -3,9 +3,9 @@
 //     mpirun of Open MPI  OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE
 //     mpiexec of MPICH    PMI_RANK, PMI_SIZE
 //     srun                SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID
-// The first launcher in this list whose variables are set wins; those of the others must agree with it. Exception: processes of torchrun and
-// mpirun inherit the srun variables of their parents, which are ignored. SLURM_NTASKS is not read: it is also set in batch scripts, which run
-// once.
+// The first launcher in this list whose variables are set wins; those of the others must agree with it. Exception: processes of torchrun
+// and mpirun inherit the srun variables of their parents, which are ignored. SLURM_NTASKS is not read: it is also set in batch scripts,
+// which run once.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ struct launch {
   friend bool operator==(launch const&, launch const&) = default;
 };
 
-/// Reads the launcher's variables from the environment of this process. Throws world_error (E24) if variables conflict (naming both), if one
-/// is missing, or if one is not a number in its range.
+/// Reads the launcher's variables from the environment of this process. Throws world_error (E24) if variables conflict (naming both), if
+/// one is missing, or if one is not a number in its range.
 launch launched();
 /// Reads the variables from `value_of(name)`, which returns a variable's value, or null if it is not set. For tests.
 launch launched(std::function<char const*(char const*)> const& value_of);

@@ -137,7 +137,7 @@ class group_transport final : public transport, public store_provider {
     try {
       store_failure_message(store_, rank_, why);
     } catch (std::exception const&) {
-      // The store is gone, and nothing can be published.
+      // The store is unreachable, so nothing can be published.
     }
   }
   std::optional<std::vector<std::int64_t>> exchange_heartbeats(std::int64_t local) override {
@@ -155,9 +155,9 @@ class group_transport final : public transport, public store_provider {
       broken_.message = "rank " + std::to_string(rank_) + " has given up: " + why;
       store_failure_message(store_, rank_, why);
     } catch (std::exception const&) {
-      // The store may be gone with the rank that served it: the closed connections tell the others.
+      // The store may have ended with the rank that served it. The other ranks then detect the closed connections.
     }
-    // Closes the connections, so that the peers fail at once instead of at the timeout.
+    // Closes the connections, so that the peers fail immediately instead of at the timeout.
     release_group();
   }
 
@@ -227,8 +227,8 @@ class group_transport final : public transport, public store_provider {
     std::shift_right(issued_.begin(), issued_.end(), 1);
     issued_.front() = {++number_, what, elements};
   }
-  /// Waits for a collective, and polls the store for failures: a rank whose peers are alive but blocked would not notice that another rank is
-  /// gone.
+  /// Waits for a collective, and polls the store for failures: a rank whose peers are alive but blocked would not notice that another rank
+  /// is gone.
   void wait_for(work const& one) {
     // On a device, wait() without a timeout only synchronizes streams; with one, c10d may block the host until the device is done.
     if (is_on_device_ || !is_gloo_) {
@@ -268,7 +268,7 @@ class group_transport final : public transport, public store_provider {
       throw world_error(broken_.id(),
                         "rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": " + broken_.message + ".");
   }
-  /// Closes the group for good, so that the peers fail at once, and throws world_error with the diagnosis.
+  /// Closes the group permanently, so that the peers fail immediately, and throws world_error with the diagnosis.
   [[noreturn]] void fail(issued_collective const& failed, std::exception const& thrown) {
     release_group();
     broken_ = diagnose_failure(rank_, size_, failed, issued_, thrown, store_);
@@ -301,9 +301,9 @@ class group_transport final : public transport, public store_provider {
 namespace keel::inline KEEL_MODE {
 
 /// Wraps a c10d process group in a world. Any backend works that has these collectives for the device of the tensors. `timeout` applies to
-/// each collective. In `store` a failing rank publishes the reason for the others. Without a store they only see that it is gone, and a trainer
-/// with keel::timeout::heartbeat throws error (E12). The threads of a Gloo group raise SIGPIPE when they write to a killed rank: create the
-/// group while SIGPIPE is blocked, as keel::join does.
+/// each collective. In `store` a failing rank publishes the reason for the others. Without a store they only detect that it exited, and a
+/// trainer with keel::timeout::heartbeat throws error (E12). The threads of a Gloo group raise SIGPIPE when they write to a killed rank:
+/// create the group while SIGPIPE is blocked, as keel::join does.
 template <class Group>
 world_of_ranks over(c10::intrusive_ptr<Group> group, std::chrono::milliseconds timeout,
                     c10::intrusive_ptr<c10d::Store> store = {}) {

@@ -68,7 +68,7 @@ KEEL_BODY std::optional<std::vector<std::int64_t>> exchange_heartbeats_in(
     for (std::int64_t one = 0; numbers >> one;) found.push_back(one);
     return found;
   } catch (std::exception const&) {
-    // The store is gone, or no thread could be started. The caller handles it like a store that does not answer.
+    // The store is unreachable, or no thread could be started. The caller handles it like a store that does not answer.
     is_query_pending->store(false);
     return std::nullopt;
   }
@@ -84,7 +84,7 @@ KEEL_BODY bool has_any_rank_failed(c10::intrusive_ptr<c10d::Store> const& store,
     });
     return found.value_or(false);
   } catch (std::exception const&) {
-    // The store is gone with the rank that served it, which a collective detects itself, or no thread could be started.
+    // The store ended with the rank that served it, which a collective detects itself, or no thread could be started.
     is_query_pending->store(false);
     return false;
   }

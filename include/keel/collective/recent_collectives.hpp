@@ -39,8 +39,8 @@ class recent_collectives {
   std::int64_t updates_ = 0;
 };
 
-/// Describes the oldest incomplete collective, such as "it is in collective 345, all_reduce of 1200 elements ..", or else the last one. Empty
-/// if there is none.
+/// Describes the oldest incomplete collective, such as "it is in collective 345, all_reduce of 1200 elements ..", or else the last one.
+/// Empty if there is none.
 std::string describe_current_collective(std::vector<recent_collective> const& all);
 
 }  // namespace keel::detail::inline KEEL_MODE

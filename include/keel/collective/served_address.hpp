@@ -38,8 +38,8 @@ struct addrinfo_deleter {
 };
 
 /// Waits until a process listens at the address and responds. Returns false if one listens but does not respond by `last`. Throws
-/// std::runtime_error with the system's message if the address is invalid, or if no process listens there by `last`. Calls `on_retry` before
-/// each retry.
+/// std::runtime_error with the system's message if the address is invalid, or if no process listens there by `last`. Calls `on_retry`
+/// before each retry.
 template <class OnRetry>
 bool wait_until_served(std::string const& host, int port, socket_deadline last, OnRetry const& on_retry) {
   auto const now = [] { return std::chrono::steady_clock::now(); };

@@ -37,8 +37,9 @@ class pending_collective {
   pending_collective() = default;
 };
 
-/// Abstract base of communication backends. All ranks must make the same calls in the same order. Tensors must be dense and contiguous, with
-/// the same shape and dtype on all ranks. Collectives throw world_error (E25), which names the collective, if a rank exited or timed out.
+/// Abstract base of communication backends. All ranks must make the same calls in the same order. Tensors must be dense and contiguous,
+/// with the same shape and dtype on all ranks. Collectives throw world_error (E25), which names the collective, if a rank exited or timed
+/// out.
 class transport {
  public:
   virtual ~transport() = default;
@@ -52,8 +53,8 @@ class transport {
 
   /// Reduces in place. Takes float, double, int32, int64 or uint8. The result is bitwise identical on all ranks.
   virtual void all_reduce(at::Tensor& tensor, reduction_kind how) = 0;
-  /// Starts an all_reduce without waiting for the others, if the backend can. Returns null if it is already complete. The caller must not touch
-  /// the tensor until it completes.
+  /// Starts an all_reduce without waiting for the others, if the backend can. Returns null if it is already complete. The caller must not
+  /// touch the tensor until it completes.
   virtual std::unique_ptr<pending_collective> begin_all_reduce(at::Tensor& tensor, reduction_kind how) {
     all_reduce(tensor, how);
     return nullptr;
@@ -74,12 +75,12 @@ class transport {
   virtual void barrier() = 0;
   /// Leaves the world: later collectives of this rank throw, and those of the others throw with the message `why`.
   virtual void abort(std::string const& why) noexcept = 0;
-  /// Publishes `why` for the other ranks without closing connections. May be called from another thread, when the training thread hangs and the
-  /// process is about to exit.
+  /// Publishes `why` for the other ranks without closing connections. May be called from another thread, when the training thread hangs and
+  /// the process is about to exit.
   virtual void post_abort_message(std::string const& /*why*/) noexcept {}
   /// Publishes this rank's heartbeat and returns those of all ranks, in their order; may be called from another thread. -1: none published
-  /// yet; heartbeat_not_polled: enough others poll that rank. Empty if the transport has no heartbeats; nullopt if the store does not answer
-  /// within a second. Does not throw errors of other ranks.
+  /// yet; heartbeat_not_polled: enough others poll that rank. Empty if the transport has no heartbeats; nullopt if the store does not
+  /// answer within a second. Does not throw errors of other ranks.
   static constexpr std::int64_t heartbeat_not_polled = -3;
   virtual std::optional<std::vector<std::int64_t>> exchange_heartbeats(std::int64_t /*mine*/) {
     return std::vector<std::int64_t>();

@@ -25,8 +25,8 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// The processes that train together. All ranks must call the same collectives in the same order. Collectives throw world_error: E25 if a rank
-/// exited or timed out, E26 if ranks make different calls. Not thread-safe unless a member says so.
+/// The processes that train together. All ranks must call the same collectives in the same order. Collectives throw world_error: E25 if a
+/// rank exited or timed out, E26 if ranks make different calls. Not thread-safe unless a member says so.
 class world_of_ranks {
  public:
   /// Creates the world of this process alone.
@@ -47,20 +47,20 @@ class world_of_ranks {
   /// Hash of the sequence of collectives so far (operation and size): equal on ranks that made the same calls.
   std::uint64_t fingerprint() const { return state_ == nullptr ? 0 : state_->fingerprint; }
 
-  /// Reduces a bool, integer or floating-point number over all ranks. Collective: all ranks must call it. Floating-point sums, and all means, are
-  /// computed in double, in rank order; the other reductions are exact. A NaN on any rank makes the result NaN.
+  /// Reduces a bool, integer or floating-point number over all ranks. Collective: all ranks must call it. Floating-point sums, and all
+  /// means, are computed in double, in rank order; the other reductions are exact. A NaN on any rank makes the result NaN.
   template <reduction Reduction, class Value>
     requires std::is_arithmetic_v<Value>
   Value combine(Reduction, Value const& local) const;
 
-  /// Leaves the world: collectives of the other ranks, and later ones of this rank, throw world_error (E25) with this message. For a rank that
-  /// ends early.
+  /// Leaves the world: collectives of the other ranks, and later ones of this rank, throw world_error (E25) with this message. For a rank
+  /// that ends early.
   void abort(std::string const& why) const noexcept {
     if (state_ != nullptr) state_->backend->abort(why);
   }
 
-  /// Publishes a message with which collectives of the other ranks throw. May be called from another thread, when the training thread hangs and
-  /// the process is about to exit.
+  /// Publishes a message with which collectives of the other ranks throw. May be called from another thread, when the training thread hangs
+  /// and the process is about to exit.
   void post_abort_message(std::string const& why) const noexcept {
     if (state_ != nullptr) state_->backend->post_abort_message(why);
   }

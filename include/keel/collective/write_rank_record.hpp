@@ -13,8 +13,8 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Writes ranks/RANK.jsonl. `directory` is this rank's directory: the run directory for rank 0, else `rank-RANK` in it. Ignores write errors,
-/// because the caller also reports `why` elsewhere.
+/// Writes ranks/RANK.jsonl. `directory` is this rank's directory: the run directory for rank 0, else `rank-RANK` in it. Ignores write
+/// errors, because the caller also reports `why` elsewhere.
 void write_rank_record(world_of_ranks const& world, std::filesystem::path const& directory, std::string const& why) noexcept;
 /// Call when a run begins: removes this rank's record of an earlier run. Rank 0 also removes those of ranks that no longer exist.
 void remove_rank_record(world_of_ranks const& world, std::filesystem::path const& directory) noexcept;

@@ -1,4 +1,4 @@
-// Bodies of checkpoints: formats, store, saves, restores.
+// Compiled definitions of checkpoints: formats, store, saves, restores.
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <keel/checkpoint/archive.ipp>

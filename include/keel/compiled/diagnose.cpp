@@ -1,4 +1,4 @@
-// Bodies of reports and triage. Without LibTorch.
+// Compiled definitions of reports and triage. Does not use LibTorch.
 #include <keel/diagnose/curve_values.ipp>
 #include <keel/diagnose/event_timeline.ipp>
 #include <keel/diagnose/explain.ipp>

@@ -1,4 +1,4 @@
-// Bodies that need no LibTorch: files, signals, the launch, the words of errors.
+// Compiled definitions that do not need LibTorch: files, signals, launch, error messages.
 #include <keel/collective/exit_code.ipp>
 #include <keel/collective/launch.ipp>
 #include <keel/collective/recent_collectives.ipp>

@@ -1,4 +1,4 @@
-// Bodies that loop over the elements of tensors: the only ones for which it matters how much the compiler optimises.
+// Compiled definitions that loop over the elements of tensors: the only ones that depend on compiler optimization for speed.
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <keel/gradients/gradient_norm.ipp>

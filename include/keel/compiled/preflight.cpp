@@ -1,4 +1,4 @@
-// Bodies of preflight, and of whatever else looks at a program by training it.
+// Compiled definitions of preflight and other checks that train the program's model.
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <keel/diagnose/compare_runs.ipp>

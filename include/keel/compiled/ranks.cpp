@@ -1,4 +1,4 @@
-// Bodies of collectives and sharding.
+// Compiled definitions of collectives and sharding.
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <keel/collective/broadcast_string.ipp>

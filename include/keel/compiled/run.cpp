@@ -1,4 +1,4 @@
-// Bodies of the run: metrics, events, alarms, profiles, directories.
+// Compiled definitions of the run: metrics, events, alarms, profiles, directories.
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <keel/health/alarm_watch.ipp>

@@ -1,4 +1,4 @@
-// Bodies of one guarded update.
+// Compiled definitions of the guarded update.
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <keel/attention/attention.ipp>

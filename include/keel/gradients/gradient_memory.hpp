@@ -1,5 +1,6 @@
-// Autograd lets parameters that were added as views share the memory of their gradients, which LibTorch then adds to and scales
-// once for each of them: two accumulated passes give 1.5 times the gradient (pytorch/pytorch issue 34082).
+// If a model adds views of several parameters, autograd may let their gradients share memory. LibTorch then accumulates into
+// and scales the shared memory once per parameter: two accumulated passes give 1.5 times the gradient (pytorch/pytorch issue
+// 34082).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,8 +10,8 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Gives every parameter its own gradient. Gradients that lie side by side in one storage, as cuDNN's of an RNN do, stay
-/// there.
+/// Gives every parameter a separate gradient. Gradients that occupy disjoint parts of one storage, such as cuDNN's of an RNN,
+/// are unchanged.
 void separate_gradients(std::span<at::Tensor const> parameters);
 
 }  // namespace keel::inline KEEL_MODE

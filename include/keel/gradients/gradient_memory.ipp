@@ -1,4 +1,4 @@
-// The bodies of gradient_memory.hpp.
+// Definitions for gradient_memory.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

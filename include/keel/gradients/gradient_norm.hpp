@@ -1,7 +1,7 @@
-// One read over all gradients: their joint L2 norm and whether they are finite. Partial sums are doubles over fixed chunks,
-// so the result does not depend on the number of threads, and a finite fp32 gradient never overflows it; doubles whose squares
-// do are read again in units of the largest. A sparse gradient is measured by the values that it holds once it is coalesced.
-// joint_norm measures other orders than 2, where that is asked for.
+// Computes the joint L2 norm of all gradients and finds non-finite ones, in one read. Partial sums are doubles over fixed
+// chunks, so the result does not depend on the number of threads, and finite fp32 gradients never overflow. Doubles whose
+// squares overflow are read again in units of the largest magnitude. Sparse gradients are coalesced first. joint_norm computes
+// norms of other orders.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,21 +18,21 @@ namespace keel::inline KEEL_MODE {
 struct gradient_measure {
   double norm = 0.0;                  ///< NaN or infinite if a gradient is
   std::int64_t first_nonfinite = -1;  ///< index of the first tensor with a non-finite element; -1: none
-  std::vector<double> squares;        ///< a tensor: the sum of its squares, in units of unit^2; 0 for an undefined one
-  double unit = 1.0;                  ///< the largest magnitude, where the sums of squares would overflow a double
+  std::vector<double> squares;        ///< per tensor: the sum of its squares, in units of unit^2; 0 for an undefined one
+  double unit = 1.0;                  ///< the largest magnitude if the sums of squares would overflow a double, else 1
   double norm_of(std::size_t tensor) const { return unit * std::sqrt(squares[tensor]); }
 };
 
-/// The sums of squares of gradients on one device, of any dtype and layout that has a norm: one double each there, in their
-/// order, without the host waiting for them. One tensor at a time, because _foreach_norm has been wrong for lists with empty
-/// tensors and sums fp32 in fp32.
+/// Returns the sums of squares of gradients on one device, in any dtype and layout that has a norm: one double each, in order,
+/// on that device. Does not synchronize. Computes one tensor at a time: _foreach_norm has been wrong for lists with empty
+/// tensors, and sums fp32 in fp32.
 at::Tensor squares_on_device(std::span<at::Tensor const> gradients);
 
-/// Measures floating-point gradients of any shape, sparse ones too; undefined tensors count as zero.
+/// Measures floating-point gradients of any shape, including sparse ones; undefined tensors count as zero.
 gradient_measure measure_gradients(std::span<at::Tensor const> all);
 
-/// The joint norm of any order from 1 on, infinity for the largest magnitude; undefined tensors count as zero. NaN or infinite
-/// if an element is. Order 2 is measure_gradients' norm.
+/// Returns the joint norm of an order of at least 1; infinity gives the largest magnitude. Undefined tensors count as zero. NaN
+/// or infinite if an element is. For order 2 equal to measure_gradients' norm.
 double joint_norm(std::span<at::Tensor const> tensors, double order);
 
 }  // namespace keel::inline KEEL_MODE

@@ -1,4 +1,4 @@
-// The bodies of gradient_norm.hpp.
+// Definitions for gradient_norm.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -54,7 +54,7 @@ inline double chunk_sum(at::Tensor const& gradient, std::int64_t begin, std::int
   }
 }
 
-/// What holds a gradient's elements, on the CPU without holes: those of a sparse one each once.
+/// Returns a tensor with the gradient's elements, dense on the CPU. A sparse gradient is coalesced.
 inline at::Tensor elements_of(at::Tensor const& gradient) {
   if (!gradient.defined()) return gradient;
   at::Tensor const values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
@@ -62,7 +62,7 @@ inline at::Tensor elements_of(at::Tensor const& gradient) {
   return has_holes ? values.contiguous() : values;
 }
 
-/// Sums of squares in units of the largest magnitude, for finite elements whose plain sum overflows.
+/// Sums squares in units of the largest magnitude, for finite elements whose plain sum overflows.
 inline void measure_in_units(std::span<at::Tensor const> gradients, gradient_measure& measure) {
   std::vector<at::Tensor> wide;
   measure.unit = 0.0;
@@ -115,7 +115,7 @@ KEEL_BODY gradient_measure measure_gradients(std::span<at::Tensor const> all) {
       others.push_back(i);
     }
   }
-  // The host waits for each device once.
+  // Synchronizes once per device.
   while (!others.empty()) {
     auto const device = gradients[others.front()].device();
     auto const elsewhere =
@@ -134,7 +134,7 @@ KEEL_BODY gradient_measure measure_gradients(std::span<at::Tensor const> all) {
 
   double total = 0.0;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
-    // A sum of squares that is not finite may be an overflow of finite doubles; only the elements tell.
+    // A non-finite sum of squares may be an overflow of finite doubles, so check the elements.
     bool const suspicious = !std::isfinite(measure.squares[i]) && measure.first_nonfinite < 0;
     if (suspicious && host_value(at::isfinite(gradients[i]).all()) == 0.0)
       measure.first_nonfinite = static_cast<std::int64_t>(i);
@@ -149,8 +149,8 @@ KEEL_BODY gradient_measure measure_gradients(std::span<at::Tensor const> all) {
 
 namespace keel::detail::inline KEEL_MODE {
 
-// What joint_norm makes of magnitudes: of one after the other on the host, and by LibTorch of a tensor of them elsewhere. NaN
-// stays NaN, also where it is compared.
+// Reductions for joint_norm: over single magnitudes on the host, and by LibTorch for tensors elsewhere. NaN propagates, also
+// through comparisons.
 
 struct largest_magnitude {
   double add(double largest, double magnitude) const {
@@ -166,7 +166,7 @@ struct sum_of_magnitudes {
   double join(double a, double b) const { return a + b; }
   double of(at::Tensor const& magnitudes) const { return host_value(at::linalg_vector_norm(magnitudes, 1)); }
 };
-/// In units of the largest, because powers of plain magnitudes overflow a double, or vanish from it.
+/// In units of the largest magnitude, because powers of plain magnitudes may overflow or underflow a double.
 struct sum_of_powers {
   double order;
   double unit;
@@ -205,7 +205,7 @@ double reduce(at::Tensor const& gradient, chunk const& piece, Reduction const& r
   }
 }
 
-/// Over all elements of what elements_of returned, in an order that no number of threads changes.
+/// Reduces all elements of gradients returned by elements_of, in an order that does not depend on the number of threads.
 template <class Reduction>
 double reduce(std::span<at::Tensor const> gradients, Reduction const& reduction) {
   chunk_list chunks;

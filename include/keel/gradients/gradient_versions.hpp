@@ -1,4 +1,4 @@
-// Notices gradients that were written to: by how often each was changed, without reading an element.
+// Detects writes to gradients by their version counters, without reading elements.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,12 +15,12 @@ namespace keel::inline KEEL_MODE {
 
 class gradient_versions {
  public:
-  /// The parameters outlive this.
+  /// `parameters` must outlive this.
   explicit gradient_versions(std::span<at::Tensor const> parameters) : parameters_(parameters), seen_(parameters.size()) {}
   void take() {
     for (std::size_t i = 0; i < seen_.size(); ++i) seen_[i] = of(parameters_[i]);
   }
-  /// The first parameter whose gradient came, went or changed since take().
+  /// Returns the first parameter whose gradient was created, removed or changed since take(); nullopt if there is none.
   std::optional<std::size_t> first_changed() const {
     for (std::size_t i = 0; i < seen_.size(); ++i) {
       if (of(parameters_[i]) != seen_[i]) return i;

@@ -1,6 +1,7 @@
-// What else touches an update: the program between its micro-batches (zero_grad(), clipping, another loss's backward pass,
-// optimizer.step()), and a second optimizer.step() after it. Both would give an `updated` outcome with wrong parameters.
-// Changes by a kernel on a device that write past autograd's count are not seen: looking at them would wait for the device.
+// Detects changes by the program that corrupt an update: between micro-batches (zero_grad(), clipping, another loss's backward
+// pass, optimizer.step()), and a second optimizer.step() after the update. Either would give an `updated` outcome with wrong
+// parameters. Not detected: changes by a device kernel that bypasses autograd's version counter, because reading the values
+// would synchronize.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -22,22 +23,22 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// The gradients and parameters of an open update, between one micro-batch and the next.
+/// Watches the gradients and parameters of an open update between two micro-batches.
 class open_update_watch {
  public:
-  /// The list outlives this.
+  /// `parameters` must outlive this.
   explicit open_update_watch(parameter_list const& parameters) : parameters_(parameters) {}
 
-  /// After a micro-batch. `sampled`: more of them are to come, and the program runs in between.
+  /// Captures the state after a micro-batch. `sampled`: further micro-batches follow, and the program runs in between.
   void take(bool sampled);
-  /// Hooks of the update before this one, which a device decided late, may have changed the parameters.
+  /// Recaptures the parameters, which hooks may have changed during the deferred result of the previous update.
   void capture_parameters() {
     for (std::size_t i = 0; i < gradients_.size(); ++i) values_[i] = tensor_mark(parameters_.tensors[i], sampled_);
   }
-  /// No update is open.
+  /// Call when no update is open.
   void forget() { gradients_.clear(); }
 
-  /// Throws interference_error (E19) that names the first parameter that changed since take(), and what does that.
+  /// Throws interference_error (E19), which names the first parameter that changed since take() and the likely cause.
   void require_unchanged() const;
 
  private:
@@ -50,23 +51,23 @@ class open_update_watch {
   std::vector<tensor_mark> values_;
 };
 
-/// An optimizer.step() call by the program after the step's own: the same gradients would be applied twice.
+/// Detects an optimizer.step() call by the program after the step's own, which would apply the same gradients twice.
 class repeated_step_watch {
  public:
-  /// The update took place, and its gradients are still there.
+  /// Call after an update was applied, while its gradients still exist.
   void take(torch::optim::Optimizer& optimizer, parameter_list const& parameters);
   void forget() { parameter_ = at::Tensor(); }
 
-  /// Throws interference_error (E19), where the optimizer made one more step with the gradients of the last update.
+  /// Throws interference_error (E19) if the optimizer made another step with the gradients of the last update.
   void require_none(torch::optim::Optimizer& optimizer) const;
 
  private:
-  /// A number that every step of the optimizer counts up; nothing where it keeps none.
+  /// Returns a number that increases with every step of the optimizer; nullopt if it keeps none.
   std::optional<std::int64_t> progress_of(torch::optim::Optimizer& optimizer) const;
 
-  /// What plain gradient descent would make of a few elements; with momentum what its buffer says.
+  /// Computes the values that one more step of gradient descent would give a few elements; with momentum, from its buffer.
   void expect(torch::optim::Optimizer& optimizer);
-  /// Something moved, and everything to where one more step leads.
+  /// True if an element changed, and all have the values expected after one more step.
   bool is_as_expected() const;
 
   static bool is_readable(at::Tensor const& tensor) {
@@ -84,7 +85,7 @@ class repeated_step_watch {
     double before, after;
   };
 
-  at::Tensor parameter_;  ///< the first that had a gradient
+  at::Tensor parameter_;  ///< the first parameter that had a gradient
   tensor_mark gradient_;
   std::optional<std::int64_t> progress_;
   std::vector<expectation> expected_;

@@ -1,4 +1,4 @@
-// The bodies of interference.hpp.
+// Definitions for interference.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -30,7 +30,7 @@ KEEL_BODY void open_update_watch::require_unchanged() const {
     at::Tensor const& parameter = parameters_.tensors[i];
     if (tensor_mark(parameter.grad(), sampled_) != gradients_[i]) refuse("the gradient of " + parameters_.names[i], what(i));
     tensor_mark const now(parameter, sampled_);
-    // Writing what is there already, as a clamp after each micro-batch does, changes nothing.
+    // Writing identical values, as a clamp after each micro-batch does, is not a change.
     if (now != values_[i] && !(now.sampled() && now.same_values(values_[i])))
       refuse(parameters_.names[i], "was changed, as optimizer.step() and loading do");
   }

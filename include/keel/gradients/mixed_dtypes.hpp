@@ -1,5 +1,4 @@
-// What a loss function meets when the batch and the model are of two floating-point dtypes. LibTorch's words for it name
-// neither.
+// Diagnoses a batch and a model of two different floating-point dtypes. LibTorch's error message names neither.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +13,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// The dtype of the batch's first floating-point tensor that is not of `dtype`.
+/// Returns the dtype of the batch's first floating-point tensor that is not of `dtype`; nullopt if there is none.
 template <class Batch>
 std::optional<at::ScalarType> floating_dtype_other_than(Batch const& batch, at::ScalarType dtype) {
   if constexpr (std::is_same_v<Batch, at::Tensor>) {
@@ -41,8 +40,8 @@ std::optional<at::ScalarType> floating_dtype_other_than(Batch const& batch, at::
   }
 }
 
-/// Inside the handler of `thrown`: throws data_error (E07) where LibTorch rejects dtypes and `found` is the batch's, and `thrown`
-/// otherwise.
+/// Call in the handler of `thrown`. Throws data_error (E07) if LibTorch rejected the dtypes and `found`, the batch's dtype, is
+/// set; otherwise rethrows `thrown`.
 [[noreturn]] void rethrow_mixed_dtypes(c10::Error const& thrown, std::optional<at::ScalarType> found,
                                        at::ScalarType parameters);
 

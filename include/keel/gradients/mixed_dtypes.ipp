@@ -1,4 +1,4 @@
-// The bodies of mixed_dtypes.hpp.
+// Definitions for mixed_dtypes.hpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// The bodies of lora.hpp.
+// Definitions for lora.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -37,7 +37,7 @@ KEEL_BODY lora_module::lora_module(lora_options const& of) : options(of) {
                                 ". All three must be at least 1."));
   }
   at::NoGradGuard no_grad;
-  // Linear's own initial values: uniform, with the variance 1 / (3 in).
+  // Initial values as in LibTorch's Linear: uniform, with the variance 1 / (3 in).
   double const bound = 1.0 / std::sqrt(static_cast<double>(of.in_features()));
   weight = register_parameter("weight", at::empty({of.out_features(), of.in_features()}).uniform_(-bound, bound), false);
   if (of.bias()) bias = register_parameter("bias", at::empty({of.out_features()}).uniform_(-bound, bound), false);

@@ -1,5 +1,5 @@
-// The CPU allocator behind keel::memory::budget: LibTorch's own, with counters, a limit, and a listener. LibTorch has one CPU
-// allocator a process, so these counts are the process's; each of them may be read and written by all threads.
+// The CPU allocator behind keel::memory::budget: LibTorch's allocator with counters, a limit and a listener. LibTorch has one
+// CPU allocator per process, so the counts are process-wide. All threads may read and write them.
 #pragma once
 
 #include <c10/core/CPUAllocator.h>
@@ -18,7 +18,7 @@
 
 namespace keel::memory::detail::inline KEEL_MODE {
 
-/// Hears of every block; called under a lock, by the thread that allocates.
+/// Receives every allocation and deallocation. Called under a lock, on the thread that allocates or frees.
 class allocation_listener {
  public:
   virtual void allocated(void const* block, std::int64_t bytes) = 0;
@@ -34,7 +34,7 @@ struct process_counts {
   std::atomic<std::int64_t> allocated{0};
   std::atomic<std::int64_t> limit{0};
   std::atomic<std::int64_t> refused{0};
-  /// Bit i: the peak i is being read. The first is the budget's own.
+  /// Bit i is set if peak i is in use. Peak 0 is the budget's own.
   std::atomic<unsigned> watched{1};
   std::array<std::atomic<std::int64_t>, watches> peaks{};
   std::atomic<bool> counting{false};
@@ -43,7 +43,7 @@ struct process_counts {
   std::mutex listening;
   allocation_listener* listener = nullptr;
 
-  /// Freed blocks find their counter from a plain function, so it has the process's lifetime, as LibTorch's allocator has.
+  /// Never destroyed: a plain function frees blocks and needs the counters, possibly until the process ends.
   static process_counts& instance() {
     static auto* const counts = new process_counts;
     return *counts;
@@ -65,7 +65,7 @@ struct process_counts {
   }
 };
 
-/// What this thread asked for, and which of its next allocations is to be refused; 0: none.
+/// Allocations of this thread, and the number of the one to refuse; 0: none.
 struct thread_counts {
   std::int64_t allocations = 0;
   std::int64_t refuse_at = 0;
@@ -76,7 +76,7 @@ struct thread_counts {
   }
 };
 
-/// What this thread allocates while it lives is none of those of which one is to be refused.
+/// RAII: allocations of this thread during its lifetime do not count for refuse_allocation(), which does not refuse them.
 class not_refused {
  public:
   not_refused() : before_(std::exchange(thread_counts::instance(), {})) {}
@@ -93,7 +93,7 @@ class counting_allocator final : public libtorch::cpu_allocator {
   c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
 
   static void install() {
-    // Blocks outlive any scope, and the end of main too, so it is never destroyed.
+    // Never destroyed, because blocks may outlive main.
     static counting_allocator* const allocator = [] {
       auto* const one = new counting_allocator;
       c10::SetCPUAllocator(one, /*priority=*/100);
@@ -103,7 +103,7 @@ class counting_allocator final : public libtorch::cpu_allocator {
   }
 
  private:
-  // oneDNN allocates through raw_allocate, which wants context() == get(): the size stands in a header before the block.
+  // oneDNN calls raw_allocate, which requires context() == get(). The size is therefore stored in a header before the block.
   static constexpr std::size_t header = 64;
 
   c10::DataPtr take(std::size_t bytes) const override {
@@ -146,7 +146,7 @@ class counting_allocator final : public libtorch::cpu_allocator {
     void* const block = static_cast<char*>(data) - header;
     auto const bytes = static_cast<std::int64_t>(*static_cast<std::size_t*>(block));
     auto& counts = process_counts::instance();
-    // Reported before another thread may take the block.
+    // Report before another thread can reuse the block.
     counts.tell([&](allocation_listener& listener) { listener.freed(data, bytes); });
     counts.allocated.fetch_sub(bytes, std::memory_order_relaxed);
     c10::free_cpu(block);

@@ -1,4 +1,4 @@
-// How much memory each phase of an update took at most, and what it left behind: what a timeline is made of.
+// Measures the memory peak of each phase of an update and the memory held after it, as input for the timeline.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -13,44 +13,44 @@
 
 namespace keel::memory::inline KEEL_MODE {
 
-/// Of an update.
+/// Phases of an update.
 enum class phase : unsigned char { forward, backward, update };
-/// How many phases there are.
+/// Number of phases.
 inline constexpr std::size_t phases = 3;
 
-/// "forward", "backward" or "update".
+/// Returns "forward", "backward" or "update".
 inline char const* to_string(phase which) {
   constexpr char const* names[] = {"forward", "backward", "update"};
   return names[static_cast<std::size_t>(which)];
 }
 
-/// One update of micro-batches, in bytes.
+/// Memory of one update, in bytes.
 struct usage {
-  std::int64_t held = 0;                     ///< allocated at its end, gradients included
-  std::int64_t reserved = 0;                 ///< taken from the system at its end
-  std::array<std::int64_t, phases> peaks{};  ///< allocated at most while the phase ran
-  std::int64_t between = 0;                  ///< allocated at most since the update before: evaluations, saves, hooks, loading
-  std::int64_t accumulated = 0;  ///< held before its last piece of a batch more than before its first, gradients included
-  bool is_on_gpu = false;        ///< and not in the host's memory
-  /// The highest of the phases' peaks.
+  std::int64_t held = 0;                     ///< allocated at the end of the update, including gradients
+  std::int64_t reserved = 0;                 ///< reserved from the system at the end of the update
+  std::array<std::int64_t, phases> peaks{};  ///< peak of allocated bytes in each phase
+  std::int64_t between = 0;                  ///< peak since the previous update: evaluations, saves, hooks, loading
+  std::int64_t accumulated = 0;  ///< growth from before the first piece of a batch to before the last, including gradients
+  bool is_on_gpu = false;        ///< measured on a GPU, not in host memory
+  /// Returns the highest of the phases' peaks.
   std::int64_t peak() const { return *std::max_element(peaks.begin(), peaks.end()); }
-  /// The phase of the highest peak.
+  /// Returns the phase with the highest peak.
   phase highest() const { return static_cast<phase>(std::max_element(peaks.begin(), peaks.end()) - peaks.begin()); }
 };
 
-/// Where an update stood when memory ran out.
+/// State of an update when memory ran out.
 struct shortage {
-  phase during = phase::forward;  ///< the phase in which it ran out
-  std::int64_t pieces = 0;        ///< forward passes that the update had begun
-  usage so_far;                   ///< what failed is not in it
+  phase during = phase::forward;  ///< phase in which memory ran out
+  std::int64_t pieces = 0;        ///< forward passes begun by the update
+  usage so_far;                   ///< without the failed allocation
 };
 
-/// Called where phases begin. Costs a few atomic operations a phase where memory is counted, and one where it is not.
+/// Receives the beginnings of phases. Costs a few atomic operations per phase if memory is counted, one if not.
 class phase_watch {
  public:
   explicit phase_watch(c10::Device device) : device_(device), peak_(device) {}
 
-  /// An update begins. `wanted`: what it took will be read.
+  /// Begins an update. `wanted`: its usage will be read.
   void begin(bool wanted) {
     wanted_ = wanted;
     now_ = phase::forward;
@@ -58,7 +58,7 @@ class phase_watch {
     pieces_ = 0;
     between_ = wanted_ ? peak_.take().value_or(0) : 0;
   }
-  /// What was since the last call belongs to the phase before.
+  /// Begins the phase `next`; memory since the last call counts for the previous phase.
   void enter(phase next) {
     if (!wanted_) return;
     close_phase();
@@ -67,14 +67,14 @@ class phase_watch {
     (pieces_ == 0 ? first_ : last_) = allocated_on(device_);
     if (pieces_++ == 0) last_ = first_;
   }
-  /// Memory ran out; nothing where no update is open or memory is not counted.
+  /// Call if memory ran out. Returns nullopt if no update is open or memory is not counted.
   std::optional<shortage> interrupted() {
     if (!wanted_) return std::nullopt;
     close_phase();
     auto const so_far = read();
     return so_far ? std::optional(shortage{now_, pieces_, *so_far}) : std::nullopt;
   }
-  /// The update ends; nothing where memory is not counted.
+  /// Ends the update and returns its usage; nullopt if memory is not counted.
   std::optional<usage> end() {
     if (!wanted_) return std::nullopt;
     close_phase();
@@ -105,8 +105,8 @@ class phase_watch {
   std::array<std::int64_t, phases> peaks_{};
   std::int64_t between_ = 0;
   std::int64_t pieces_ = 0;
-  std::int64_t first_ = 0;  ///< held before the first piece
-  std::int64_t last_ = 0;   ///< held before the last one
+  std::int64_t first_ = 0;  ///< allocated before the first piece
+  std::int64_t last_ = 0;   ///< allocated before the last piece
 };
 
 }  // namespace keel::memory::inline KEEL_MODE

@@ -1,11 +1,11 @@
-// keel::memory::recording: every allocation on the CPU from here on, as a file that PyTorch's memory_viz opens (Active Memory
-// Timeline). It needs a keel::memory::budget, which counts.
+// keel::memory::recording: records every CPU allocation during its lifetime, in a file for PyTorch's memory_viz (Active Memory
+// Timeline). Requires a keel::memory::budget, which counts.
 //     keel::memory::recording recording;
 //     run.fit(batches, loss_of);
 //     recording.save("memory.pickle");
-// The file is a pickle of protocol 2 with nothing but dictionaries, lists, text and integers: reading it runs no code.
-// Left out: stacks of calls, which a release build does not have; a block's frame is what set_phase() last named. On a GPU,
-// PyTorch's own recorder writes such files.
+// The file is a pickle of protocol 2 that contains only dictionaries, lists, strings and integers: loading it runs no code. Not
+// supported: call stacks, which a release build lacks. The frame of a block is the name last passed to set_phase(). On a GPU,
+// use PyTorch's own recorder.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@
 
 namespace keel::memory::detail::inline KEEL_MODE {
 
-/// Writes the few opcodes that a memory snapshot needs (Python's pickletools names them all).
+/// Writes the pickle opcodes that a memory snapshot needs; Python's pickletools documents them.
 class pickle_writer {
  public:
   pickle_writer() { bytes_ += "\x80\x02"; }
@@ -35,7 +35,7 @@ class pickle_writer {
   void end_list() { bytes_ += "e"; }
   void integer(std::int64_t value);
   void text(std::string const& value);
-  /// All of it.
+  /// Ends the pickle and returns it.
   std::string finish() && {
     bytes_ += '.';
     return std::move(bytes_);
@@ -52,25 +52,25 @@ class pickle_writer {
 
 namespace keel::memory::inline KEEL_MODE {
 
-/// Records the process's allocations on the CPU for as long as it lives, in the format of LibTorch's memory snapshots.
+/// Records the process's CPU allocations during its lifetime, in the format of LibTorch's memory snapshots.
 class recording final : private detail::allocation_listener {
  public:
-  /// `most`: events that are kept; the newest count. Throws std::logic_error where something records already.
+  /// `most`: number of events to keep; the oldest are dropped. Throws std::logic_error if another recording exists.
   explicit recording(std::size_t most = 1'000'000);
   recording(recording const&) = delete;
   recording& operator=(recording const&) = delete;
   ~recording();
 
-  /// What the blocks that are allocated from now on are for: the name of their frame.
+  /// Sets the frame name of the blocks that are allocated from now on.
   void set_phase(std::string name) {
     std::lock_guard<std::mutex> const lock(detail::process_counts::instance().listening);
     phase_ = phase_number(std::move(name));
   }
 
-  /// The snapshot as bytes.
+  /// Returns the snapshot in pickle format.
   std::string pickle() const;
 
-  /// Throws file_error (E02).
+  /// Writes the snapshot to a file. Throws file_error (E02).
   void save(std::filesystem::path const& path) const;
 
  private:
@@ -86,7 +86,7 @@ class recording final : private detail::allocation_listener {
     std::size_t phase;
   };
 
-  // Called under the lock.
+  // Called with the lock held.
   void allocated(void const* at, std::int64_t bytes) override {
     if (keeping([&] { live_[address_of(at)] = {bytes, phase_}; })) add("alloc", address_of(at), bytes);
   }
@@ -94,7 +94,8 @@ class recording final : private detail::allocation_listener {
   void refused(std::int64_t bytes) override { add("oom", 0, bytes); }
 
   static std::int64_t address_of(void const* at) { return static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(at)); }
-  /// The recorder's own memory may run out, and whoever allocates or frees must not see it: the snapshot lacks an event.
+  /// Runs `keep`. If the recorder itself runs out of memory, the snapshot lacks an event, but the program's allocation must not
+  /// fail.
   template <class Keep>
   static bool keeping(Keep const& keep) {
     try {

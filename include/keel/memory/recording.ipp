@@ -1,4 +1,4 @@
-// The bodies of recording.hpp.
+// Definitions for recording.hpp.
 #pragma once
 
 #include <keel/core/replace_file.hpp>
@@ -118,7 +118,7 @@ KEEL_BODY void recording::save(std::filesystem::path const& path) const {
 }
 
 KEEL_BODY void recording::freed(void const* at, std::int64_t bytes) {
-  // A block from before the recording says nothing.
+  // Ignore a block that was allocated before the recording began.
   if (live_.erase(address_of(at)) == 0) return;
   add("free_requested", address_of(at), bytes);
   add("free_completed", address_of(at), bytes);

@@ -1,8 +1,8 @@
-// Smaller forms of saved tensors, for a keel::saved_tensor_scope around a forward pass:
+// Reduces the memory of saved tensors, by a keel::saved_tensor_scope around a forward pass:
 //     keel::saved_tensor_scope scope(keel::in_bfloat16(model->parameters()));
-//   in_bfloat16   keeps fp32 activations in bf16 until the backward pass: half the memory, three digits of the gradient.
-//   on_host       keeps what lies on a device in the host's memory; the copies wait for the device.
-// Left out: eight bits, which need a scale a block and move gradients by a percent.
+//   in_bfloat16   stores fp32 activations in bf16 until the backward pass: half the memory; the gradient keeps three digits.
+//   on_host       stores device tensors in host memory; the copies synchronize with the device.
+// Not supported: eight bits, which need a scale per block and change gradients by about one percent.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Tensors that live anyway, such as parameters: another form of them would cost memory and precision for nothing.
+/// Tensors that stay in memory anyway, such as parameters. Converting them would cost memory and precision without benefit.
 class kept_tensors {
  public:
   explicit kept_tensors(std::vector<at::Tensor> const& tensors) {
@@ -29,8 +29,8 @@ class kept_tensors {
   std::unordered_set<void const*> memory_;
 };
 
-/// Saves what `pack(tensor)` returns, on the device and in the type that the tensor had when it comes back; an undefined result
-/// means the tensor itself.
+/// Hooks that save the result of `pack(tensor)`, or the tensor itself if the result is undefined. Unpacking restores the
+/// tensor's device and dtype.
 template <class Pack>
 class converted final : public torch::autograd::SavedVariableHooks {
  public:
@@ -58,7 +58,7 @@ saved_tensor_scope::maker convert(Pack const& pack) {
 
 namespace keel::inline KEEL_MODE {
 
-/// fp32 tensors of at least `least` elements in bf16, but for those whose memory is that of `kept`.
+/// Stores fp32 tensors of at least `least` elements in bf16, except those that share memory with a tensor in `kept`.
 inline saved_tensor_scope::maker in_bfloat16(std::vector<at::Tensor> const& kept, std::int64_t least = 1024) {
   return detail::convert([known = std::make_shared<detail::kept_tensors>(kept), least](at::Tensor const& tensor) {
     bool const packs = tensor.scalar_type() == at::kFloat && tensor.numel() >= least && !known->has(tensor);
@@ -66,8 +66,7 @@ inline saved_tensor_scope::maker in_bfloat16(std::vector<at::Tensor> const& kept
   });
 }
 
-/// Tensors of at least `least` elements that lie on a device, in the host's memory, but for those whose memory is that of
-/// `kept`.
+/// Stores device tensors of at least `least` elements in host memory, except those that share memory with a tensor in `kept`.
 inline saved_tensor_scope::maker on_host(std::vector<at::Tensor> const& kept, std::int64_t least = 1024) {
   return detail::convert([known = std::make_shared<detail::kept_tensors>(kept), least](at::Tensor const& tensor) {
     bool const moves = !tensor.device().is_cpu() && tensor.numel() >= least && !known->has(tensor);

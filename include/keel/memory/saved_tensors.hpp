@@ -1,8 +1,8 @@
-// What becomes of the tensors that autograd saves for the backward pass: a scope of this thread may hand out hooks that keep
-// something smaller, and give the tensor back when it is needed.
+// Controls how autograd saves tensors for the backward pass. A scope installs hooks on the current thread that may save a
+// smaller form and restore the tensor when it is needed.
 //     keel::saved_tensor_scope scope([] { return std::make_unique<my_hooks>(); });
-// LibTorch's C++ interface asks its engine for such hooks and has no other door, so the first scope of a process installs an
-// engine that looks at this thread's scopes. A process with another engine, such as Python's, is rejected (E15).
+// LibTorch's C++ interface offers such hooks only through its engine, so the first scope of a process installs an engine that
+// consults the scopes of the current thread. A process with another engine, such as Python's, is rejected (E15).
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -18,15 +18,15 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Hooks for the tensors that autograd saves on this thread, for as long as it lives. Throws error (E15) where the process has
-/// another autograd engine.
+/// Hooks for the tensors that autograd saves on this thread during its lifetime. Throws error (E15) if the process has another
+/// autograd engine.
 class saved_tensor_scope {
  public:
-  using hooks = std::unique_ptr<torch::autograd::SavedVariableHooks>;  ///< of LibTorch
-  /// Called for every tensor that is saved; null: it is kept as it is.
+  using hooks = std::unique_ptr<torch::autograd::SavedVariableHooks>;  ///< LibTorch's hooks
+  /// Called for every saved tensor; a null result keeps the tensor unchanged.
   using maker = std::function<hooks()>;
 
-  /// The innermost scope counts.
+  /// Only the innermost scope is used.
   explicit saved_tensor_scope(maker make) {
     install();
     scopes().push_back(std::move(make));
@@ -41,12 +41,12 @@ class saved_tensor_scope {
     return of_this_thread;
   }
 
-  /// Hands out the hooks, and leaves all else to LibTorch's engine: of later LibTorchs only the first one of a process that runs
-  /// a backward pass gets the threads of devices.
+  /// Provides the hooks and delegates everything else to LibTorch's engine, because in later versions only the first engine
+  /// that runs a backward pass gets device threads.
   class engine final : public torch::autograd::Engine {
     using variables = torch::autograd::variable_list;
     using edges = torch::autograd::edge_list;
-    // A std::shared_ptr, or in later LibTorchs another kind of pointer.
+    // A std::shared_ptr; in later LibTorch versions another pointer type.
     using node_pointer = decltype(torch::autograd::Edge::function);
 
     hooks get_default_saved_variable_hooks() override { return scopes().empty() ? nullptr : scopes().back()(); }
@@ -63,7 +63,7 @@ class saved_tensor_scope {
       return get_base_engine().make_anomaly_metadata();
     }
   };
-  /// For the life of the process, as LibTorch's own: its threads may run until the very end.
+  /// Never destroyed, like LibTorch's engine, whose threads may run until the process exits.
   static torch::autograd::Engine& instance() {
     static auto* const one = new engine;
     return *one;

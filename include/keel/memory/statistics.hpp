@@ -1,5 +1,5 @@
-// What memory a device holds, under the same names everywhere: on the CPU the counts of a keel::memory::budget, where the
-// process has one; on a GPU those of LibTorch's caching allocator (LibTorch 2.9 or later, whose interface is the same for all
+// Memory statistics of a device under common names. On the CPU they are the counts of a keel::memory::budget, if the process
+// has one. On a GPU they are those of LibTorch's caching allocator (LibTorch 2.9 or later, which has a common interface for all
 // devices).
 #pragma once
 
@@ -17,36 +17,37 @@
 
 namespace keel::memory::inline KEEL_MODE {
 
-/// In bytes.
+/// Memory statistics; sizes in bytes.
 struct statistics {
   std::int64_t allocated = 0;  ///< held by tensors
-  std::int64_t peak = 0;       ///< the most of them since the peak was reset
-  std::int64_t reserved = 0;   ///< taken from the system: by the caching allocator, or on the CPU resident in the process
-  std::int64_t retries = 0;    ///< times that the caching allocator had to give its cache back to find room; 0 on the CPU
-  std::int64_t refused = 0;    ///< allocations that failed
+  std::int64_t peak = 0;       ///< peak of `allocated` since the last reset
+  std::int64_t reserved = 0;   ///< reserved from the system: by the caching allocator; on the CPU, resident in the process
+  std::int64_t retries = 0;    ///< times that the caching allocator had to free its cache to find room; 0 on the CPU
+  std::int64_t refused = 0;    ///< number of failed allocations
 };
 
 }  // namespace keel::memory::inline KEEL_MODE
 
 namespace keel::memory::detail::inline KEEL_MODE {
 
-/// Bytes of this process that are in memory; 0 where the system does not say.
+/// Returns the resident size of this process in bytes; 0 if the system does not report it.
 std::int64_t resident();
 
 }  // namespace keel::memory::detail::inline KEEL_MODE
 
 namespace keel::memory::inline KEEL_MODE {
 
-/// Nothing where memory is not counted: on the CPU without a budget, or on a device whose allocator this LibTorch does not show.
+/// Returns nullopt if memory is not counted: on the CPU without a budget, or on a device whose allocator this LibTorch does not
+/// expose.
 std::optional<statistics> statistics_of(c10::Device device);
 
-/// Bytes that tensors hold; 0 where memory is not counted.
+/// Returns the bytes held by tensors; 0 if memory is not counted.
 std::int64_t allocated_on(c10::Device device);
 
-/// The peak between two of its readings. On a GPU the allocator has one peak for all, which a reading resets.
+/// Measures the peak between two calls of take(). On a GPU all users share the allocator's single peak, which take() resets.
 class peak_watch {
  public:
-  /// Begins with what is held now.
+  /// Begins with the memory that is allocated now.
   explicit peak_watch(c10::Device device);
   peak_watch(peak_watch const&) = delete;
   peak_watch& operator=(peak_watch const&) = delete;
@@ -55,7 +56,7 @@ class peak_watch {
       detail::process_counts::instance().watched &= ~(1U << place_);
   }
 
-  /// The most bytes allocated since the last call; nothing where memory is not counted.
+  /// Returns the peak of allocated bytes since the last call; nullopt if memory is not counted.
   std::optional<std::int64_t> take();
 
  private:

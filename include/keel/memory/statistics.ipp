@@ -1,4 +1,4 @@
-// The bodies of statistics.hpp.
+// Definitions for statistics.hpp.
 #pragma once
 
 #include <keel/memory/statistics.hpp>
@@ -8,7 +8,7 @@
 namespace keel::memory::detail::inline KEEL_MODE {
 
 KEEL_BODY std::int64_t resident() {
-  // Not a stream, whose descriptor a child process would inherit.
+  // Not a std::ifstream, whose descriptor a child process would inherit.
   int const file = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
   if (file < 0) return 0;
   char text[128] = {};
@@ -47,7 +47,7 @@ KEEL_BODY peak_watch::peak_watch(c10::Device device) : device_(device) {
   unsigned taken = counts.watched;
   do {
     place_ = static_cast<unsigned>(std::countr_one(taken));
-    if (place_ >= detail::process_counts::watches) return;  // too many watch already; this one sees nothing
+    if (place_ >= detail::process_counts::watches) return;  // no free counter: take() returns nullopt
   } while (!counts.watched.compare_exchange_weak(taken, taken | 1U << place_));
 }
 

@@ -1,9 +1,10 @@
-// Memory from update to update: the highest peak and where it was, and whether it grows.
-//   flat        neither of the two below.
-//   staircase   more is held at the end of updates than before, again and again: tensors are kept. A leak, whether of each
-//               update or of every two thousandth, as at an evaluation, a save or an epoch's end.
-//   slope       the same is held, but more and more is taken from the system for it: fragmentation.
-// The samples are part of a checkpoint, so that a run that is resumed every day is judged over weeks. On the CPU, what is taken from the system is what is resident in the process, so that a program's own growth is a slope too.
+// Tracks memory over the updates of a run: the highest peak and its phase, and whether memory grows.
+//   flat        neither of the following.
+//   staircase   the memory held at the end of updates rises again and again: tensors are kept. A leak, in every update or only
+//               every two thousand, as at an evaluation, a save or the end of an epoch.
+//   slope       the memory held is constant, but ever more is reserved from the system: fragmentation.
+// Checkpoints contain the samples, so that a run that is resumed every day is judged over weeks. On the CPU the reserved memory
+// is the resident size of the process, so growth of the program's own memory is a slope too.
 #pragma once
 
 #include <algorithm>
@@ -17,29 +18,29 @@
 
 namespace keel::memory::inline KEEL_MODE {
 
-/// What grows from update to update: held tensors in steps, a leak, or what is taken from the system beside them, fragmentation.
+/// Growth over the updates: `staircase` is a leak of tensors, `slope` a growth of reserved memory beyond them (fragmentation).
 enum class growth : unsigned char { unknown, flat, staircase, slope };
 
-/// "unknown", "flat", "staircase" or "slope".
+/// Returns "unknown", "flat", "staircase" or "slope".
 char const* to_string(growth found);
 
-/// The memory of a run's updates, and whether it grows.
+/// The memory of a run's updates, and a verdict on its growth.
 class timeline {
  public:
-  /// Samples that a judgement looks back on, at each scale.
+  /// Number of samples that a verdict uses, at each scale.
   static constexpr std::size_t length = 256;
 
-  /// What an update took; `update` counts the applied ones.
+  /// Adds the usage of an update; `update`: number of applied updates.
   void add(std::int64_t update, usage const& of);
 
-  /// Bytes; 0 before the first update.
+  /// The highest peak in bytes; 0 before the first update.
   std::int64_t peak() const { return peak_; }
-  /// The update of the peak.
+  /// The update with the highest peak.
   std::int64_t peak_update() const { return peak_update_; }
-  /// The phase of the peak.
+  /// The phase of the highest peak.
   phase peak_phase() const { return peak_phase_; }
 
-  /// The verdict of the finest scale that shows growth.
+  /// Returns the verdict of the finest scale that shows growth.
   growth judge() const;
 
   template <class Archive>
@@ -64,7 +65,7 @@ class timeline {
     std::int64_t reserved = 0;
   };
 
-  /// Checkpoints of older versions of keel have no timeline.
+  /// Visits a field that checkpoints of older keel versions lack.
   template <class Archive, class Field>
   static void visit_one(Archive& archive, char const* name, Field& field) {
     if constexpr (requires { archive.optional_field(name, field); }) {
@@ -74,8 +75,8 @@ class timeline {
     }
   }
 
-  /// The last samples at one distance, each the least of that many updates. A leak shows at a scale whose stretches are longer
-  /// than the updates from one step of its staircase to the next.
+  /// The last samples at one scale. Each sample is the minimum over a fixed number of updates. A leak is visible at a scale
+  /// whose stretches are longer than the distance between two steps of its staircase.
   class scale {
    public:
     void push(sample const& next) {
@@ -83,7 +84,7 @@ class timeline {
       if (recent_.size() > length) recent_.pop_front();
       judged_ = look();
     }
-    /// True for every eighth sample, and then `least` is the least of them: a sample of the next scale.
+    /// Returns true at every eighth sample and sets `least` to the minimum of the eight, which is a sample of the next scale.
     bool close(sample& least) {
       open_ = filled_ == 0
                   ? recent_.back()
@@ -94,7 +95,7 @@ class timeline {
       return true;
     }
     growth judge() const { return judged_; }
-    /// All of it was in a process that held so much less.
+    /// Adds `by` to all samples, to compare them with those of another process.
     void shift(sample const& by) {
       for (sample* const one : all()) {
         one->held += by.held;
@@ -130,8 +131,8 @@ class timeline {
       return found;
     }
 
-    /// By the least of each of eight stretches, so that a peak here and there does not count. Eight numbers rise by chance in
-    /// one case of forty thousand.
+    /// Compares the minima of eight stretches, so that single peaks have no effect. Eight random numbers are ascending in one
+    /// case of forty thousand.
     growth look() const {
       if (recent_.size() < 2 * stretches) return growth::unknown;
       if (rises([](sample const& one) { return one.held; }, page)) return growth::staircase;
@@ -140,7 +141,7 @@ class timeline {
       return growth::flat;
     }
 
-    /// Rises from each stretch to the next, by so much over all of them, and does not level off.
+    /// True if the minimum rises from each stretch to the next, by at least `at_least` in total, and does not level off.
     template <class Value>
     bool rises(Value const& value, std::int64_t at_least) const {
       std::int64_t first = 0;
@@ -163,12 +164,12 @@ class timeline {
     }
 
     std::deque<sample> recent_;
-    sample open_;  ///< of the samples since the last one of the next scale
+    sample open_;  ///< minimum of the samples since the last one of the next scale
     std::uint64_t filled_ = 0;
     growth judged_ = growth::unknown;
   };
 
-  /// Another process holds more or less to begin with; what grows in it is what counts.
+  /// Aligns the samples of the previous process with this one, whose initial memory differs; only growth matters.
   void go_on_from(sample const& now) {
     for (scale& one : scales_) one.shift({now.held - last_.held, now.reserved - last_.reserved});
     loaded_ = false;
@@ -178,9 +179,9 @@ class timeline {
   std::int64_t peak_update_ = 0;
   phase peak_phase_ = phase::forward;
   sample last_;
-  bool loaded_ = false;                    ///< from a checkpoint of a process that may have held another amount
-  std::int64_t skipped_ = 0;               ///< updates of the new process that are not looked at yet
-  std::array<scale, scale_count> scales_;  ///< of each update, each eight, each sixty-four
+  bool loaded_ = false;                    ///< loaded from a checkpoint of a process that may have held another amount
+  std::int64_t skipped_ = 0;               ///< updates of the new process skipped so far
+  std::array<scale, scale_count> scales_;  ///< with a sample per update, per eight, and per sixty-four
 };
 
 }  // namespace keel::memory::inline KEEL_MODE

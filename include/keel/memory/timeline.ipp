@@ -1,4 +1,4 @@
-// The bodies of timeline.hpp.
+// Definitions for timeline.hpp.
 #pragma once
 
 #include <keel/memory/timeline.hpp>

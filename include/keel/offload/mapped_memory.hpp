@@ -1,7 +1,7 @@
-// Tensors that live in a file without a name instead of memory: what offloading an optimizer means where parameters are on the
-// CPU. They are read and written like any other tensor; what was released leaves memory, and comes back from the file when it
-// is touched. All tensors of one mapped_memory share one file and one descriptor, which no child process inherits. The file
-// goes with the last of them, also when the process is killed.
+// Tensors whose memory is mapped from an unnamed file: offloads the optimizer state of CPU parameters to a disk. They are used
+// like any other tensor. Released pages leave memory, and are read from the file on the next access. All tensors of one
+// mapped_memory share a file and a descriptor, which child processes do not inherit. The file is removed with the last tensor,
+// even if the process is killed.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -33,14 +33,14 @@
 
 namespace keel::memory::inline KEEL_MODE {
 
-/// Files there take memory. Throws file_error (E02) for a directory that does not exist.
+/// True if files in the directory are kept in memory, as on tmpfs. Throws file_error (E02) if the directory does not exist.
 bool is_kept_in_memory(std::filesystem::path const& directory);
 
 }  // namespace keel::memory::inline KEEL_MODE
 
 namespace keel::memory::detail::inline KEEL_MODE {
 
-/// What helps against an error of the system, as a sentence.
+/// Returns advice for a system error, as a sentence.
 char const* advice(int code);
 
 inline std::int64_t page_size() {
@@ -48,8 +48,8 @@ inline std::int64_t page_size() {
   return size;
 }
 
-/// A file without a name, handed out in ranges of whole pages. Of ranges that come back the disk has its room again, and they
-/// are handed out before the file grows. Ranges may come back on any thread, as tensors may end on any.
+/// An unnamed file, allocated in ranges of whole pages. A range that is given back is freed on disk, and reused before the file
+/// grows. Thread-safe, because tensors may be destroyed on any thread.
 class unnamed_file {
  public:
   struct range {
@@ -64,10 +64,10 @@ class unnamed_file {
   ~unnamed_file() { ::close(descriptor_); }
 
   int descriptor() const { return descriptor_; }
-  /// A process that was forked shares the file with its parent, whose tensors it must leave alone.
+  /// False in a forked child, which shares the file with its parent and must not modify it.
   bool is_of_this_process() const { return process_ == ::getpid(); }
 
-  /// `size`: of whole pages. Throws file_error (E02) where the disk is full or refuses.
+  /// `size`: a multiple of the page size. Throws file_error (E02) if the disk is full or the system refuses.
   range take(std::int64_t size);
 
   void give_back(std::int64_t begin, std::int64_t size) noexcept;
@@ -78,9 +78,9 @@ class unnamed_file {
   }
 
  private:
-  /// Zero, or the system's number of the error.
+  /// Returns 0 or the errno value.
   int reserve(std::int64_t begin, std::int64_t size) const;
-  /// Gives the disk its room back, where the file system can.
+  /// Frees the range on disk, if the file system supports that.
   bool punch_hole(std::int64_t begin, std::int64_t size) const {
     return ::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, begin, size) == 0;
   }
@@ -89,13 +89,13 @@ class unnamed_file {
   pid_t process_;
   int descriptor_ = -1;
   std::mutex mutex_;
-  std::map<std::int64_t, std::int64_t> holes_;  ///< size by beginning; no two of them touch
+  std::map<std::int64_t, std::int64_t> holes_;  ///< size by offset; no two are adjacent
   bool holes_are_zero_ = true;
   std::int64_t end_ = 0;
-  std::int64_t taken_ = 0;  ///< ranges
+  std::int64_t taken_ = 0;  ///< number of ranges in use
 };
 
-/// A range of the file, in memory.
+/// A range of the file, mapped into memory.
 class mapped_range {
  public:
   /// Throws file_error (E02).
@@ -107,12 +107,13 @@ class mapped_range {
   void* data() const { return data_; }
   std::int64_t bytes() const { return bytes_; }
 
-  /// How the system reads what is touched and not in memory: it alone, or its neighbours in the file with it.
+  /// Selects whether an access reads only its page, or adjacent pages of the file too.
   void read_alone(bool alone) const { ::madvise(data_, length(), alone ? MADV_RANDOM : MADV_NORMAL); }
-  /// Start to read and to write whole pages, and return. What these and release() fail to do costs memory or time alone.
+  /// Starts to read whole pages, or to write them, and returns. Failures of these calls and of release() cost only memory or
+  /// time.
   void prefetch(std::int64_t begin, std::int64_t end) const;
   void write_back(std::int64_t begin, std::int64_t end) const;
-  /// Waits for the write, and frees the pages.
+  /// Waits until the pages are written, and frees their memory.
   void release(std::int64_t begin, std::int64_t end) const;
 
   std::int64_t resident() const;
@@ -121,7 +122,7 @@ class mapped_range {
   struct pages {
     std::int64_t begin, size;  ///< in bytes
   };
-  /// Those that the bytes `begin` to `end` lie in.
+  /// Returns the pages that contain the bytes `begin` to `end`.
   pages pages_of(std::int64_t begin, std::int64_t end) const {
     std::int64_t const from = begin / page_size() * page_size();
     return {from, std::max<std::int64_t>(std::min(size_, to_pages(end)) - from, 0)};
@@ -130,8 +131,8 @@ class mapped_range {
   std::size_t length() const { return static_cast<std::size_t>(size_); }
 
   std::shared_ptr<unnamed_file> file_;
-  std::int64_t bytes_;  ///< of the tensor
-  std::int64_t size_;   ///< of its pages
+  std::int64_t bytes_;  ///< size of the tensor
+  std::int64_t size_;   ///< size of its pages
   std::int64_t begin_ = 0;
   void* data_ = nullptr;
 };
@@ -142,17 +143,17 @@ namespace keel::memory::inline KEEL_MODE {
 
 class mapped_memory final : public state_storage {
  public:
-  /// `directory`: on a disk, and not in memory as /tmp often is; empty: what TMPDIR says, or /var/tmp. Throws file_error (E02).
+  /// `directory`: must be on a disk, not in memory as /tmp often is; empty: TMPDIR, or /var/tmp. Throws file_error (E02).
   explicit mapped_memory(std::filesystem::path directory = {});
 
-  /// Throws file_error (E02) where the disk is full or refuses.
+  /// Throws file_error (E02) if the disk is full or the system refuses.
   at::Tensor move_in(at::Tensor const& tensor) override;
 
   at::Tensor zeros(at::Tensor const& like, at::ScalarType type) override;
 
   bool holds(at::Tensor const& tensor) const override { return tensor.numel() == 0 || (has_file() && find(tensor) != nullptr); }
 
-  /// A sweep that read neighbours in would bring back what it has released.
+  /// Disables read-ahead, which would read pages back that the sweep has released.
   void begin_sweep() override {
     for_each([](detail::mapped_range const& one) { one.read_alone(true); });
   }
@@ -169,15 +170,15 @@ class mapped_memory final : public state_storage {
     if (auto const range = find(tensor)) range->release(begin, end);
   }
 
-  /// Bytes of all tensors that live here.
+  /// Returns the size of all tensors stored here, in bytes.
   std::int64_t bytes() const;
-  /// Those of them that are in memory at the moment, in the system's cache of the files too.
+  /// Returns the bytes of them that are in memory now, including the page cache.
   std::int64_t resident() const;
 
  private:
   static std::int64_t bytes_of(at::Tensor const& tensor) { return static_cast<std::int64_t>(tensor.nbytes()); }
 
-  /// A forked process makes a file for itself, and moves there what it goes on with.
+  /// False in a forked child, which creates its own file when it moves tensors in.
   bool has_file() const { return file_ != nullptr && file_->is_of_this_process(); }
 
   std::shared_ptr<detail::mapped_range> find(at::Tensor const& tensor) const {
@@ -193,12 +194,12 @@ class mapped_memory final : public state_storage {
   }
 
   std::filesystem::path directory_;
-  std::shared_ptr<detail::unnamed_file> file_;                                   ///< from the first tensor on
-  std::unordered_map<void const*, std::weak_ptr<detail::mapped_range>> ranges_;  ///< also some that are gone
+  std::shared_ptr<detail::unnamed_file> file_;                                   ///< null before the first tensor
+  std::unordered_map<void const*, std::weak_ptr<detail::mapped_range>> ranges_;  ///< includes expired ones
   std::size_t next_cleaning_ = 64;
 };
 
-/// The host's memory, for state of parameters that are on another device.
+/// Host memory, for the state of parameters on another device.
 class host_memory final : public state_storage {
  public:
   at::Tensor move_in(at::Tensor const& tensor) override { return tensor.to(at::kCPU); }

@@ -1,4 +1,4 @@
-// The bodies of mapped_memory.hpp.
+// Definitions for mapped_memory.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -59,7 +59,7 @@ KEEL_BODY unnamed_file::range unnamed_file::take(std::int64_t size) {
   std::lock_guard const lock(mutex_);
   auto const hole = std::find_if(holes_.begin(), holes_.end(), [size](auto const& one) { return one.second >= size; });
   std::int64_t const begin = hole == holes_.end() ? end_ : hole->first;
-  // Reserved now: a disk that fills up later would end the process with SIGBUS.
+  // Reserve the space now: if the disk filled up later, the process would end with SIGBUS.
   if (int const code = reserve(begin, size); code != 0) {
     punch_hole(begin, size);
     throw failure(("reserve " + std::to_string(size) + " bytes in").c_str(), code);
@@ -78,7 +78,7 @@ KEEL_BODY unnamed_file::range unnamed_file::take(std::int64_t size) {
 KEEL_BODY void unnamed_file::give_back(std::int64_t begin, std::int64_t size) noexcept {
   std::lock_guard const lock(mutex_);
   if (--taken_ == 0 && ::ftruncate(descriptor_, 0) == 0) {
-    // Also where no hole can be punched.
+    // The truncation also clears holes that could not be punched.
     holes_.clear();
     holes_are_zero_ = true;
     end_ = 0;
@@ -98,16 +98,16 @@ KEEL_BODY void unnamed_file::give_back(std::int64_t begin, std::int64_t size) no
     before->second += hole->second;
     holes_.erase(hole);
   } catch (std::bad_alloc const&) {
-    // Never handed out again, and empty all the same.
+    // The range is never reused, but it is empty.
   }
 }
 
 KEEL_BODY int unnamed_file::reserve(std::int64_t begin, std::int64_t size) const {
-  // Beyond this limit the system does not refuse, but ends the process with SIGXFSZ.
+  // Beyond this limit the system ends the process with SIGXFSZ instead of returning an error.
   rlimit limit{};
   bool const is_limited = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   if (is_limited && static_cast<rlim_t>(begin + size) > limit.rlim_cur) return EFBIG;
-  // A disk that is filled to find out would fail whatever else writes to it in the meantime.
+  // Check first: filling the disk to find out would fail other writers in the meantime.
   struct statvfs system{};
   bool const is_known = ::fstatvfs(descriptor_, &system) == 0 && system.f_frsize > 0;
   if (is_known && static_cast<std::uint64_t>(size) / system.f_frsize > system.f_bavail) return ENOSPC;
@@ -149,7 +149,7 @@ KEEL_BODY void mapped_range::release(std::int64_t begin, std::int64_t end) const
   if (size == 0) return;
   auto* const where = static_cast<char*>(data_) + from;
   auto const count = static_cast<std::size_t>(size);
-  // Written so that the pages can go, and no further: nothing here outlives the process, so the disk need not flush.
+  // Write the pages so that they can be freed, without a flush to the disk: nothing here outlives the process.
   unsigned const written = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
   bool const is_written = ::sync_file_range(file_->descriptor(), begin_ + from, size, written) == 0;
   if (!is_written && ::msync(where, count, MS_SYNC) != 0) return;
@@ -202,7 +202,7 @@ KEEL_BODY at::Tensor mapped_memory::zeros(at::Tensor const& like, at::ScalarType
     ranges_.clear();
   }
   auto const range = std::make_shared<detail::mapped_range>(file_, bytes);
-  // The deleter keeps the range for as long as a tensor uses it.
+  // The deleter keeps the range alive as long as a tensor uses it.
   at::Tensor const result = at::from_blob(range->data(), like.sizes(), strides, [range](void*) {}, options);
   if (ranges_.size() >= next_cleaning_) {
     std::erase_if(ranges_, [](auto const& one) { return one.second.expired(); });

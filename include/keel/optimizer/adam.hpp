@@ -58,7 +58,7 @@ class adam_engine : public Base, public update_engine {
 
   void prepare() override;
 
-  // Zero moments are the same as those of an optimizer without a step.
+  // No state needs to be removed: zero moments equal the state of an optimizer without a step.
   void forget_prepared() override { entries_.clear(); }
 
   void update_with(double factor) override;
@@ -99,7 +99,7 @@ class adam_engine : public Base, public update_engine {
 
   void add_job(at::Tensor const& parameter, at::Tensor const& worked, state_type& state, bool amsgrad, exact const& c);
 
-  /// A parameter's state, moved to where operators can work on it, and back to its home at the end.
+  /// A parameter's state on the parameter's device, where operators work on it. give_back() copies it to its storage.
   struct borrowed {
     borrowed(at::Tensor const& parameter, at::Tensor const& master, state_type& of, state_place const& place)
         : master_(master),
@@ -138,8 +138,8 @@ class adam_engine : public Base, public update_engine {
   /// wider parameters, and reads tensors in memory order.
   static bool suits_fused_kernel(at::Tensor const& parameter, state_type const& state, bool amsgrad);
 
-  /// LibTorch's own kernel divides by the scale, in the gradients themselves too, and leaves everything alone where found_inf
-  /// is one. All entries are at the same step.
+  /// Uses LibTorch's fused kernel, which divides by the scale, also in the gradients, and changes nothing if found_inf is 1.
+  /// All entries must be at the same step.
   static void update_fused(std::vector<entry> const& entries, options_type const& options, std::int64_t step,
                            conditional const& when);
 

@@ -1,4 +1,4 @@
-// The bodies of adam.hpp.
+// Definitions for adam.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -120,7 +120,7 @@ void adam_engine<Base>::undo_update() {
 template <class Base>
 void adam_engine<Base>::move_state_to(std::shared_ptr<state_storage> home) {
   at::NoGradGuard no_grad;
-  // Tensor by tensor, so that where one of them does not fit, all are still found where they are.
+  // Tensor by tensor, so that if one does not fit, the state of all is still valid.
   place_.change_to(std::move(home), [&](auto const& moved) {
     for (auto const& group : this->param_groups()) {
       for (at::Tensor const& parameter : group.params()) {
@@ -178,7 +178,7 @@ void adam_engine<Base>::add_job(at::Tensor const& parameter, at::Tensor const& w
   jobs_.push_back({operands_of(parameter, worked), state.exp_avg().template data_ptr<float>(),
                    state.exp_avg_sq().template data_ptr<float>(),
                    amsgrad ? state.max_exp_avg_sq().template data_ptr<float>() : nullptr, rounded, &worked, &state});
-  // The kernel writes past autograd, which counts the changes of a tensor to notice graphs that are out of date.
+  // The kernel bypasses autograd, which detects modified graphs by the version counter.
   parameter.unsafeGetTensorImpl()->bump_version();
   masters_.updated(parameter);
 }

@@ -1,5 +1,5 @@
-// A sweep over many tensors as one list of equal pieces, so that threads share the work evenly whether there is one large
-// tensor or a thousand small ones, and what a piece holds does not depend on their number.
+// Splits a set of tensors into equal pieces, so that threads share the work evenly for one large tensor or a thousand small
+// ones. The pieces do not depend on the number of threads.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -12,7 +12,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Elements a piece: 128 KiB of fp32, which stays in a core's cache between the passes over it.
+/// Elements per piece: 128 KiB of fp32, which stays in a core's cache between passes.
 inline constexpr std::int64_t chunk_elements = 32768;
 
 struct chunk {
@@ -32,12 +32,12 @@ class chunk_list {
   std::size_t size() const { return chunks_.size(); }
   chunk const& operator[](std::size_t index) const { return chunks_[index]; }
 
-  /// Calls `work(index, chunk)` for every piece, on all threads that LibTorch has.
+  /// Calls `work(index, chunk)` for every piece, in parallel on LibTorch's threads.
   template <class Work>
   void for_each(Work const& work) const {
     for_each(0, chunks_.size(), work);
   }
-  /// The same for the pieces from the first on to before the last.
+  /// The same for the pieces in [first, last).
   template <class Work>
   void for_each(std::size_t first, std::size_t last, Work const& work) const {
     at::parallel_for(static_cast<std::int64_t>(first), static_cast<std::int64_t>(last), 1,

@@ -1,5 +1,5 @@
-// Arithmetic of an update that takes place only where a bool on the device is true: nothing of a skipped one reaches a
-// parameter or a moment, NaN least of all.
+// Arithmetic of an update that is applied only if a bool on the device is true. A skipped update leaves parameters and moments
+// unchanged, even if its gradients are NaN.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -20,14 +20,14 @@ class conditional {
   /// `should_apply`: a bool scalar; `factor`: a double scalar on the same device.
   conditional(at::Tensor should_apply, at::Tensor factor) : happens_(std::move(should_apply)), factor_(std::move(factor)) {}
 
-  /// The gradient times the factor, in the type of `like`; zero where the update does not happen.
+  /// Returns the gradient times the factor, converted to `type`; zero if the update is skipped.
   at::Tensor gradient(at::Tensor const& raw, at::ScalarType type) const {
-    // A gradient of no dimensions times the factor is a double.
+    // For a zero-dimensional gradient the product with the factor is a double.
     return masked((raw.to(type) * factor_).to(type));
   }
-  /// The value, or zero where the update does not happen.
+  /// Returns the value, or zero if the update is skipped.
   at::Tensor masked(at::Tensor const& value) const { return at::where(happens_, value, at::zeros_like(value)); }
-  /// One number or the other, as a double scalar.
+  /// Returns one of the two numbers as a double scalar.
   at::Tensor choose(double where_it_happens, double elsewhere) const {
     return at::where(happens_, at::full_like(factor_, where_it_happens), at::full_like(factor_, elsewhere));
   }

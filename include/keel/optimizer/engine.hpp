@@ -14,9 +14,9 @@ class update_engine {
  public:
   virtual ~update_engine() = default;
 
-  /// Allocates everything that the next update needs, such as moments of new parameters. An out-of-memory is thrown here,
-  /// before anything changes, and not by update_with or update_where. The exception is a parameter that LibTorch's operators
-  /// must update: they temporarily allocate memory of its size.
+  /// Allocates everything that the next update needs, such as moments of new parameters. If memory runs out, this throws before
+  /// anything has changed, and update_with and update_where do not. Exception: for a parameter that LibTorch's operators must
+  /// update, they temporarily allocate memory of its size.
   virtual void prepare() = 0;
 
   /// Cancels the prepared update.

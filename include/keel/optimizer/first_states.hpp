@@ -1,6 +1,6 @@
-// What LibTorch's Adam, AdamW and RMSprop keep of each parameter, allocated before any parameter has changed: memory that runs out there
-// costs the update and nothing else. Their steps allocate more for a moment, of which that is not certain: keel's own optimizers prepare all
-// that they need (engine.hpp).
+// Allocates the per-parameter state of LibTorch's Adam, AdamW and RMSprop before any parameter changes, so that running out of
+// memory only costs the update. Their steps also make temporary allocations, which may still fail. keel's own optimizers
+// prepare everything they need (engine.hpp).
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -23,20 +23,20 @@ class first_states {
     std::swap(made_, other.made_);
     return *this;
   }
-  /// Of an update that does not take place no state is left.
+  /// Removes the state unless keep() was called, because the update did not take place.
   ~first_states() { forget(); }
 
-  /// For the parameters that have a gradient and no state, with the values that the optimizer begins with. What a step needs for a moment,
-  /// and the momentum of SGD, which begins as its gradient, is allocated and released: it is there in the next moment too.
+  /// Creates the optimizer's initial state for each parameter that has a gradient but no state. Temporary memory of a step, and
+  /// the momentum of SGD, which the step creates from the gradient, is allocated and released, to test that it is available.
   void make(torch::optim::Optimizer& optimizer);
-  /// The step begins.
+  /// Keeps the state; call when the step begins.
   void keep() { optimizer_ = nullptr; }
 
  private:
   void forget() noexcept;
 
   torch::optim::Optimizer* optimizer_ = nullptr;
-  std::vector<at::Tensor> made_;  ///< the parameters
+  std::vector<at::Tensor> made_;  ///< parameters whose state was created here
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -1,4 +1,4 @@
-// The bodies of first_states.hpp.
+// Definitions for first_states.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -48,7 +48,7 @@ KEEL_BODY void first_states::make(torch::optim::Optimizer& optimizer) {
   using first_state =
       std::unique_ptr<torch::optim::OptimizerParamState> (*)(at::Tensor const&, torch::optim::OptimizerOptions const&);
   first_state state_of = nullptr;
-  // A class that the program derives from one of them may begin otherwise.
+  // A user-defined class derived from one of these may have another initial state.
   std::type_info const& type = typeid(optimizer);
   if (type == typeid(torch::optim::AdamW))
     state_of = first_adam_state<torch::optim::AdamWParamState, torch::optim::AdamWOptions>;
@@ -65,7 +65,7 @@ KEEL_BODY void first_states::make(torch::optim::Optimizer& optimizer) {
     if (is_sgd && !has_momentum(group.options())) continue;
     for (at::Tensor const& parameter : group.params()) with_state += parameter.grad().defined() ? 1 : 0;
   }
-  // From its second update on a run looks no further: a parameter that begins to train later gets its state in the step.
+  // No search from the second update on: a parameter that begins to train later gets its state in the step.
   if (optimizer.state().size() >= with_state) return;
 
   optimizer_ = &optimizer;
@@ -86,7 +86,7 @@ KEEL_BODY void first_states::make(torch::optim::Optimizer& optimizer) {
       }
     }
   }
-  // A root and a denominator are there at once, of SGD a gradient with weight decay.
+  // Temporaries of a step that exist at the same time: a root and a denominator; for SGD a gradient with weight decay.
   int const at_once = is_sgd ? 1 : 2;
   for (int i = 0; largest.defined() && i < at_once; ++i) for_a_moment.push_back(at::empty_like(largest));
 }

@@ -1,5 +1,5 @@
-// bf16 and fp16 in the sweeps: the vector kernels work in fp32, so a narrow tensor goes through a block of fp32 that stays in
-// the core's cache, and memory is still read and written once.
+// bf16 and fp16 support in the sweeps. The vector kernels work in fp32, so a narrow tensor is converted block by block in the
+// core's cache; memory is still read and written once.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -12,7 +12,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Elements that are fp32 at a time.
+/// Elements per fp32 block.
 inline constexpr std::int64_t narrow_block = 1024;
 
 template <class Narrow>
@@ -47,7 +47,7 @@ __attribute__((target("avx2"))) inline void narrow_avx2(float const* from, c10::
     read_ahead(to + i);
     __m256 const value = _mm256_loadu_ps(from + i);
     __m256i const bits = _mm256_castps_si256(value);
-    // To the nearest, of two equally near ones to the even one.
+    // Round to nearest, ties to even.
     __m256i const odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
     __m256i const rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(below_half, odd)), 16);
     __m256i const is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));

@@ -1,4 +1,4 @@
-// What the inner loops of the update engines work on.
+// Operands of the update engines' inner loops.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -9,9 +9,9 @@ namespace keel::detail::inline KEEL_MODE {
 
 /// Coefficients of one Adam update of one parameter group; computed in double, applied in float.
 struct adam_coefficients {
-  float factor;         ///< on the gradient
-  float coupled_decay;  ///< weight decay that is added to the gradient; 0: none
-  float keep;           ///< on the parameter: 1 - lr * decoupled weight decay
+  float factor;         ///< multiplies the gradient
+  float coupled_decay;  ///< weight decay added to the gradient; 0: none
+  float keep;           ///< multiplies the parameter: 1 - lr * decoupled weight decay
   float beta1;
   float one_minus_beta1;
   float beta2;
@@ -21,7 +21,7 @@ struct adam_coefficients {
   float step_size;  ///< lr / (1 - beta1^step)
 };
 
-/// Of one SGD update.
+/// Coefficients of one SGD update.
 struct sgd_coefficients {
   float factor;
   float weight_decay;
@@ -31,15 +31,15 @@ struct sgd_coefficients {
   bool nesterov;
 };
 
-/// A parameter and its gradient in memory. The gradient is of the parameter's type or, where it was summed in it, fp32.
+/// A parameter and its gradient in memory. The gradient has the parameter's type, or fp32 if it was summed in fp32.
 struct operands {
-  at::ScalarType type;  ///< of the parameter
+  at::ScalarType type;  ///< type of the parameter
   at::ScalarType gradient_type;
-  float* worked;  ///< the parameter if it is fp32, or else its copy in fp32
+  float* worked;  ///< the parameter if it is fp32, else its fp32 copy
   void const* gradient;
   void* narrow_parameter;  ///< null for an fp32 parameter
 
-  /// Calls `kernel(worked, gradient, begin, count)` with fp32 for all elements of the piece, and rounds what it left in
+  /// Calls `kernel(worked, gradient, begin, count)` with fp32 data for all elements of the piece, and rounds the resulting
   /// `worked` into a narrow parameter.
   template <class Kernel>
   void run(chunk const& piece, Kernel const& kernel) const;

@@ -1,4 +1,4 @@
-// What keel knows of LibTorch's optimizers. Those that are not named here are element-wise and take no closure.
+// Facts about LibTorch's optimizers. Those not listed here are element-wise and take no closure.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -20,7 +20,7 @@ struct facts_of<torch::optim::LBFGS> {
 
 namespace keel::inline KEEL_MODE {
 
-/// The facts of an optimizer whose type is only known now.
+/// Returns the facts of an optimizer whose type is known only at run time.
 inline optimizer::settings inspect_optimizer(torch::optim::Optimizer& optimizer) {
   if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr) return facts<slot::optimizer, torch::optim::LBFGS>();
   return {};

@@ -1,5 +1,5 @@
-// What the engines share: which tensors the vector kernels may walk through as plain memory, and copies in fp32 of parameters
-// that are narrower.
+// Shared by the engines: decides which tensors the vector kernels can process as plain memory, stores optimizer state, and
+// keeps fp32 copies of narrower parameters.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -28,20 +28,20 @@ inline bool is_narrow(at::Tensor const& tensor) {
   return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
 }
 
-/// All are of that type and on the device of the first, without holes, and lie in memory in the same order as it.
+/// True if all tensors have this type, are dense, and have the device and memory order of `first`.
 bool are_plain_memory(at::Tensor const& first, at::ScalarType type, std::initializer_list<at::Tensor const*> tensors);
 
-/// The vector kernels can walk through the parameter, its gradient, what is worked on, and the state.
+/// True if the vector kernels can process the parameter, its gradient, `worked` and the state.
 bool are_swept(at::Tensor const& parameter, at::Tensor const& worked, std::initializer_list<at::Tensor const*> state);
 
 operands operands_of(at::Tensor const& parameter, at::Tensor const& worked);
 
-/// average + weight (parameter - average) for an fp32 average of a bf16 or fp16 parameter, both plain memory; allocates
-/// nothing.
+/// Computes average + weight (parameter - average) in place, for an fp32 average of a bf16 or fp16 parameter, both plain
+/// memory. Allocates nothing.
 void lerp_narrow(at::Tensor const& average, at::Tensor const& parameter, float weight);
 
-/// Whether a parameter comes for the first time in one pass over an optimizer's groups: a group made of model->parameters()
-/// holds one that two modules share twice, and two threads would update it.
+/// True at the first occurrence of a parameter in a pass over an optimizer's groups. Groups made of model->parameters() list a
+/// parameter shared by two modules twice, and two threads would update it.
 class each_once {
  public:
   bool operator()(at::Tensor const& parameter) { return seen_.insert(parameter.unsafeGetTensorImpl()).second; }
@@ -52,10 +52,11 @@ class each_once {
 
 void refuse_sparse(at::Tensor const& gradient);
 
-/// Where state lives: beside its parameters, or in a separate storage.
+/// Where state is stored: on the device of its parameters, or in a separate storage.
 class state_place {
  public:
-  /// `move_all(moved)` puts `moved(tensor, parameter)` in the place of each state tensor; null: back beside the parameters.
+  /// `move_all(moved)` must replace each state tensor by `moved(tensor, parameter)`. `home`: null moves the state back to the
+  /// parameters' devices.
   template <class MoveAll>
   void change_to(std::shared_ptr<state_storage> home, MoveAll const& move_all) {
     if (home == nullptr) {
@@ -66,8 +67,8 @@ class state_place {
       move_all([this](at::Tensor const& tensor, at::Tensor const&) { return settled(tensor); });
     }
   }
-  /// Calls `work(index, piece)` for every piece. Of state that lives elsewhere a group after the other: while one is worked on, the
-  /// next ones are read and the one before is written. `for_each_state(piece, visit)` visits the fp32 tensors of a piece.
+  /// Calls `work(index, piece)` for every piece. With a separate storage the pieces are processed in groups: during one group
+  /// the next are read and the previous one is written. `for_each_state(piece, visit)` must visit the fp32 tensors of a piece.
   template <class Work, class ForEachState>
   void sweep(chunk_list const& chunks, Work const& work, ForEachState const& for_each_state) const {
     if (home_ == nullptr) return chunks.for_each(work);
@@ -81,7 +82,7 @@ class state_place {
         if (tensor.defined()) (*home_.*call)(tensor, begin, end);
       });
     };
-    // As many pieces at once as there are threads.
+    // A group has as many pieces as there are threads.
     auto const width = static_cast<std::size_t>(at::get_num_threads());
     auto const apply_to_group = [&](auto call, std::size_t first) {
       for (std::size_t i = first; i < first + width; ++i) apply(call, i);
@@ -97,7 +98,7 @@ class state_place {
   }
 
   at::Tensor zeros(at::Tensor const& like) const;
-  /// As it is if it lives there already, or moved in; an undefined tensor stays one.
+  /// Moves the tensor into the storage unless it is there already. An undefined tensor is returned unchanged.
   at::Tensor settled(at::Tensor const& tensor) const {
     return home_ == nullptr || !tensor.defined() || home_->holds(tensor) ? tensor : home_->move_in(tensor);
   }
@@ -107,7 +108,8 @@ class state_place {
 
  private:
   static constexpr std::int64_t bytes_of_fp32 = sizeof(float);
-  /// Groups of pieces. With the one that is worked on and the one that is written, 1 MiB of Adam's moments a thread is in memory.
+  /// Number of groups to read ahead. With the group in work and the one being written, 1 MiB of Adam's moments per thread is in
+  /// memory.
   static constexpr std::size_t read_ahead = 2;
 
   struct sweep_scope {
@@ -118,7 +120,7 @@ class state_place {
     ~sweep_scope() { home.end_sweep(); }
   };
 
-  /// Out of the home, beside the parameter.
+  /// Copies the tensor from the storage to the parameter's device.
   at::Tensor brought_out(at::Tensor const& tensor, at::Tensor const& parameter) const {
     bool const inside = home_ != nullptr && tensor.defined() && home_->holds(tensor);
     return inside ? tensor.to(parameter.device(), tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true) : tensor;
@@ -127,41 +129,42 @@ class state_place {
   std::shared_ptr<state_storage> home_;
 };
 
-/// The tensor on the device of `like`, which is where operators work on it.
+/// Returns the tensor on the device of `like`, where operators work on it.
 inline at::Tensor beside(at::Tensor const& like, at::Tensor const& tensor) {
   return tensor.defined() && tensor.device() != like.device() ? tensor.to(like.device()) : tensor;
 }
-/// What operators left in it, back to where it lives.
+/// Copies the result of operators back to the storage.
 inline void return_to(at::Tensor const& home, at::Tensor const& used) {
   if (home.defined() && !used.is_same(home)) home.copy_(used);
 }
 
-/// fp32 copies of bf16 and fp16 parameters: an update of one part in a thousand is lost in eight bits. What the program writes
-/// into a parameter goes into its copy before the next update; writing by a raw pointer or through `.data()` is not seen.
+/// fp32 copies of bf16 and fp16 parameters, because eight bits lose an update of one part in a thousand. Values that the
+/// program writes into a parameter are copied to its master before the next update. Writes through a raw pointer or `.data()`
+/// are not detected.
 class master_weights {
  public:
-  /// Makes the copy of a narrow parameter that has none, and brings one up to date whose parameter something else changed.
+  /// Creates a missing copy of a narrow parameter, and refreshes the copy if something else changed the parameter.
   void prepare(at::Tensor const& parameter, state_place const& place);
-  /// The parameter has the copy's values now.
+  /// Call after the copy was rounded into the parameter.
   void updated(at::Tensor const& parameter) {
     if (is_narrow(parameter)) remember(parameter, masters_.at(parameter.unsafeGetTensorImpl()));
   }
-  /// Puts `moved(copy, parameter)` in the place of the copy.
+  /// Replaces the copy by `moved(copy, parameter)`.
   template <class Moved>
   void move(at::Tensor const& parameter, Moved const& moved) {
     auto const found = masters_.find(parameter.unsafeGetTensorImpl());
     if (found != masters_.end()) found->second.master = moved(found->second.master, parameter);
   }
-  /// What an update works on: the copy of a narrow parameter, or the parameter itself.
+  /// Returns the tensor to update: the copy of a narrow parameter, or the parameter itself.
   at::Tensor const& of(at::Tensor const& parameter) const {
     return is_narrow(parameter) ? masters_.at(parameter.unsafeGetTensorImpl()).master : parameter;
   }
-  /// The copy as a checkpoint holds it; undefined where there is none.
+  /// Returns the copy for a checkpoint; undefined if there is none.
   at::Tensor saved(at::Tensor const& parameter) const {
     auto const found = masters_.find(parameter.unsafeGetTensorImpl());
     return found == masters_.end() ? at::Tensor() : found->second.master;
   }
-  /// A loaded copy; the parameter's own values may come later.
+  /// Sets a loaded copy; the parameter itself may be loaded later.
   void put(at::Tensor const& parameter, at::Tensor master) {
     masters_[parameter.unsafeGetTensorImpl()] = {std::move(master), nullptr, 0};
   }
@@ -169,7 +172,7 @@ class master_weights {
  private:
   struct entry {
     at::Tensor master;
-    void const* data = nullptr;  ///< of the parameter, as it was last written from the copy
+    void const* data = nullptr;  ///< memory of the parameter when it was last written from the copy
     std::int64_t version = 0;
   };
 
@@ -177,7 +180,7 @@ class master_weights {
     of.version = parameter._version();
     of.data = parameter.data_ptr();
   }
-  /// Only elements that differ: the others keep the digits that the parameter cannot hold.
+  /// Copies only elements that differ; the others keep the digits that the parameter cannot represent.
   static void take_over(at::Tensor const& parameter, at::Tensor const& master);
 
   std::unordered_map<c10::TensorImpl const*, entry> masters_;

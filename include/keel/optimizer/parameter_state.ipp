@@ -1,4 +1,4 @@
-// The bodies of parameter_state.hpp.
+// Definitions for parameter_state.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -52,7 +52,7 @@ KEEL_BODY void lerp_narrow(at::Tensor const& average, at::Tensor const& paramete
         widen(from + at, block, count);
         for (std::int64_t i = 0; i < count; ++i) {
           float const difference = block[i] - to[at + i];
-          // As LibTorch's lerp: exact at both ends.
+          // The formula of LibTorch's lerp, which is exact at both ends.
           to[at + i] = weight < 0.5F ? to[at + i] + weight * difference : block[i] - difference * (1.0F - weight);
         }
       }

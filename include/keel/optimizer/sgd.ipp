@@ -1,4 +1,4 @@
-// The bodies of sgd.hpp.
+// Definitions for sgd.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -55,7 +55,7 @@ KEEL_BODY void sgd::forget_prepared() {
   for (auto const& group : param_groups()) {
     for (at::Tensor const& parameter : group.params()) {
       if (fresh_.erase(parameter.unsafeGetTensorImpl()) == 0) continue;
-      // Saved as it is, a momentum of zero would be one that has begun.
+      // A saved zero momentum would count as initialized.
       static_cast<torch::optim::SGDParamState&>(*state()[libtorch::state_key(parameter)]).momentum_buffer(at::Tensor());
     }
   }
@@ -108,7 +108,8 @@ KEEL_BODY void sgd::update_where(at::Tensor const& should_apply, at::Tensor cons
 }
 
 KEEL_BODY void sgd::undo_update() {
-  // Made again by the next prepare, so that a checkpoint in between knows that they have not begun.
+  // The next prepare() recreates them; a checkpoint in between must not contain them, because a zero momentum would count as
+  // initialized.
   for (at::Tensor const& parameter : begun_) {
     static_cast<torch::optim::SGDParamState&>(*state()[libtorch::state_key(parameter)]).momentum_buffer(at::Tensor());
   }

@@ -1,4 +1,4 @@
-// Where an optimizer's state lives if not beside its parameters: on another device, or in a file.
+// Storage for an optimizer's state other than its parameters' devices: another device, or a file.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,21 +12,23 @@ class state_storage {
  public:
   virtual ~state_storage() = default;
 
-  /// A tensor of the same values, dtype and order in memory that lives here. What it costs beside that is its size at most.
+  /// Returns a copy with the same values, dtype and memory order in this storage. Temporarily needs at most the tensor's size
+  /// in memory.
   virtual at::Tensor move_in(at::Tensor const& tensor) = 0;
-  /// Zeros, in the shape and order in memory of `like`.
+  /// Returns zeros with the shape and memory order of `like`, in this storage.
   virtual at::Tensor zeros(at::Tensor const& like, at::ScalarType type) = 0;
-  /// True if the tensor lives here already.
+  /// True if the tensor is already in this storage.
   virtual bool holds(at::Tensor const& tensor) const = 0;
 
-  /// An update takes all tensors in order, piece by piece, between these two. Of each piece, bytes `begin` to `end` of a tensor:
+  /// Begins an update, which lasts until end_sweep() and processes all tensors in order, piece by piece. The calls below are
+  /// for one piece: the bytes `begin` to `end` of a tensor.
   virtual void begin_sweep() {}
   virtual void end_sweep() {}
-  /// It is needed next: starts reading it.
+  /// Starts reading a piece that is needed next.
   virtual void prefetch(at::Tensor const& /*tensor*/, std::int64_t /*begin*/, std::int64_t /*end*/) {}
-  /// It has its new values: starts writing it.
+  /// Starts writing a piece that has its new values.
   virtual void write_back(at::Tensor const& /*tensor*/, std::int64_t /*begin*/, std::int64_t /*end*/) {}
-  /// The next update is the first to need it again: waits until it is written, and frees its memory.
+  /// Waits until a piece is written and frees its memory; the next update is the first to need it again.
   virtual void release(at::Tensor const& tensor, std::int64_t begin, std::int64_t end) = 0;
 
  protected:

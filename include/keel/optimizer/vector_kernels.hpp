@@ -1,6 +1,6 @@
-// The inner loops of the update engine over contiguous fp32: AVX2 with FMA where the processor has it, asked at run time, so
-// that no compiler flag is needed; plain loops elsewhere. Both round each operation the same way for every element, so a result
-// does not depend on where a vector ends or on the number of threads.
+// Inner loops of the update engine over contiguous fp32. Uses AVX2 with FMA if the processor has it, detected at run time, so
+// that no compiler flag is needed; otherwise plain loops. Both round every element identically, so results do not depend on
+// vector boundaries or on the number of threads.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-// The plain loops. `largest` is the running maximum of amsgrad, or null.
+// Plain loops. `largest`: the running maximum of amsgrad, or null.
 
 inline void adam_plain(float* parameter, float const* gradient, float* average, float* square, float* largest,
                        std::int64_t count, adam_coefficients const& c) {
@@ -28,7 +28,7 @@ inline void adam_plain(float* parameter, float const* gradient, float* average, 
   }
 }
 
-/// `buffer` is the momentum's, or null; `fresh`: its first value is the gradient itself.
+/// `buffer`: the momentum, or null. `fresh`: its initial value is the gradient.
 inline void sgd_plain(float* parameter, float const* gradient, float* buffer, bool fresh, std::int64_t count,
                       sgd_coefficients const& c) {
   for (std::int64_t i = 0; i < count; ++i) {
@@ -54,8 +54,8 @@ inline double sum_of_squares_plain(float const* values, std::int64_t count) {
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
-/// Asks for what a loop over `stream` comes to half a page later: the processor's own prefetchers stop at the end of each page,
-/// and a single thread then waits for memory. Past the end of an array it does nothing.
+/// Prefetches the data that a loop over `stream` reaches half a page later. Hardware prefetchers stop at page boundaries, where
+/// a single thread would then wait for memory. Harmless past the end of an array.
 inline void read_ahead(void const* stream) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): past the array there is nothing to point to
   __builtin_prefetch(reinterpret_cast<void const*>(reinterpret_cast<std::uintptr_t>(stream) + 2048));
@@ -177,7 +177,8 @@ inline void sgd(float* parameter, float const* gradient, float* buffer, bool fre
                 sgd_coefficients const& c) {
   (has_avx2() ? sgd_avx2 : sgd_plain)(parameter, gradient, buffer, fresh, count, c);
 }
-/// In double, over fixed pieces of the input: the same for any number of threads, and no finite fp32 overflows it.
+/// Sums in double over fixed pieces, so that the result does not depend on the number of threads and finite fp32 values never
+/// overflow.
 inline double sum_of_squares_fp32(float const* values, std::int64_t count) {
   return (has_avx2() ? sum_of_squares_avx2 : sum_of_squares_plain)(values, count);
 }

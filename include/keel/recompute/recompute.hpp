@@ -1,15 +1,15 @@
-// keel::recompute(forward, inputs..): calls the forward pass of a block and drops what autograd would save of it; the backward
-// pass computes it again, from the same inputs, random numbers and autocast, up to the last tensor that is needed (Chen et al.
-// 2016, "Training Deep Nets with Sublinear Memory Cost"). Usable in any LibTorch program:
+// keel::recompute(forward, inputs..): runs the forward pass of a block and drops the tensors that autograd would save. The
+// backward pass recomputes them from the same inputs, random numbers and autocast state, up to the last tensor that is needed
+// (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Usable in any LibTorch program:
 //     x = keel::recompute([&](at::Tensor const& x) { return block->forward(x); }, x);
-// By saved-tensor hooks, so that it works on partly frozen blocks, inside one another, and under double backward.
-// keel::recompute_reentrant runs a backward pass inside the backward pass instead: less bookkeeping, but its inputs must
-// require grad (A02), there is no double backward, and torch::autograd::grad cannot go through it (A04).
+// Uses saved-tensor hooks, so that it supports partly frozen blocks, nesting and double backward. keel::recompute_reentrant
+// instead runs a backward pass inside the backward pass. It needs less bookkeeping, but its inputs must require grad (A02), and
+// it supports neither double backward nor torch::autograd::grad (A04).
 //
-// Never another gradient silently (E16): what was saved must not have been changed in place since, as for autograd itself; and
-// the random numbers of the second forward pass are compared with the first one's by what they led to, because all threads of
-// a process share LibTorch's generators, and one that draws meanwhile, such as a data loader's worker, shifts them. On a device
-// that comparison would wait for it, and is not made.
+// A gradient is never silently wrong (E16). Saved tensors must not be changed in place, as for autograd itself. The random
+// numbers of the second forward pass are compared with those of the first by the values computed from them. All threads of a
+// process share LibTorch's generators, so a concurrent draw, such as by a data loader's worker, shifts them. On a device the
+// comparison is omitted, because it would synchronize.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -43,8 +43,8 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// What a forward pass depends on beside its inputs: generators and autocast, of the CPU and of the inputs' device, and what
-/// the policies of the run make of units and attention inside it.
+/// Inputs of a forward pass other than its arguments: generators and autocast state, of the CPU and of the inputs' device, and
+/// the scopes' policies for units and attention.
 class forward_context {
  public:
   explicit forward_context(at::DeviceType device)
@@ -55,11 +55,11 @@ class forward_context {
         host_(libtorch::get_autocast(at::kCPU)),
         accelerator_(libtorch::get_autocast(device)) {}
 
-  /// Random numbers were drawn since this was taken, by the forward pass or by another thread.
+  /// True if random numbers were drawn since construction, by the forward pass or by another thread.
   bool has_moved() const { return !random_.is_current(); }
 
-  /// Runs it as it was; everything is put back afterwards, also after an exception. `random`: the forward pass may have drawn;
-  /// where it did not, other threads' numbers are left alone.
+  /// Calls `run` in the captured context and restores the present one afterwards, also after an exception. `random`: the
+  /// forward pass may have drawn random numbers. If false, the generators are unchanged, for the sake of other threads.
   template <class Run>
   void again(bool random, Run const& run) const {
     struct put_back {
@@ -72,7 +72,7 @@ class forward_context {
       }
     } const after{forward_context(device_), random};
     set(random);
-    // Casts of weights that the recomputation makes must not stay for whoever comes next.
+    // Casts of weights made by the recomputation must not stay in autocast's cache.
     libtorch::cache_casts(false);
     at::AutoGradMode with_gradients(true);
     unit_scope const units(units_);
@@ -93,21 +93,21 @@ class forward_context {
 
 at::DeviceType device_of(std::vector<at::Tensor> const& inputs);
 
-/// The same values as leaves of a separate graph.
+/// Returns the inputs as leaves of a separate graph, with the same values.
 std::vector<at::Tensor> as_leaves(std::vector<at::Tensor> const& inputs);
 
-/// Thrown out of the forward pass when everything that the backward pass needs is there, or when it cannot be. What arrives may
-/// be another exception: LibTorch's engine, inside a block that differentiates, lets only those derived from std::exception
-/// through, and the interpreter of scripted blocks throws one with its own words.
+/// Ends the recomputed forward pass when the backward pass has all tensors that it needs, or cannot get them. The exception
+/// that arrives may be another one: inside a block that differentiates, LibTorch's engine passes only classes derived from
+/// std::exception, and the interpreter of scripted blocks throws its own.
 struct recomputation_ends : std::exception {};
 
-/// Of values in host memory; 0 for others.
+/// Returns a checksum of the values in host memory; 0 for a tensor on a device.
 std::uint64_t sum_of_values(at::Tensor const& tensor);
 
 error changed_in_place();
 error drew_otherwise();
 
-/// One call of a block: what was saved of it, by number, and how to compute it again.
+/// One call of a block: information about the tensors that were dropped, by number, and all that recomputing them requires.
 class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
  public:
   using forward_pass = std::function<void(std::vector<at::Tensor> const&)>;
@@ -115,18 +115,18 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
   recompute_frame(forward_pass forward, std::vector<at::Tensor> const& inputs);
 
   saved_tensor_scope::hooks hooks() { return std::make_unique<dropped>(shared_from_this()); }
-  /// The forward pass is over: what it computed again, to differentiate inside itself, is not kept.
+  /// Call at the end of the forward pass: discards tensors that were recomputed because the block differentiates inside itself.
   void end_forward() { tensors_.clear(); }
 
  private:
-  /// What is known of a tensor that was dropped.
+  /// Properties of a dropped tensor.
   struct trace {
     std::vector<std::int64_t> sizes;
     at::ScalarType type;
-    c10::VariableVersion versions;  ///< counts its changes in place, as long as this lives
+    c10::VariableVersion versions;  ///< the tensor's counter of in-place changes
     std::int64_t version;
-    bool after_a_draw;      ///< the first after a random draw: a dropout's mask, or what was made of it
-    std::uint64_t sum;      ///< of its values then
+    bool after_a_draw;      ///< the first one saved after a random draw, such as a dropout mask or a value computed from it
+    std::uint64_t sum;      ///< checksum of its values at that time
     bool released = false;  ///< no graph needs it any more
 
     bool resembles(at::Tensor const& other) const { return other.sizes() == sizes && other.scalar_type() == type; }
@@ -134,11 +134,11 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
   };
   trace trace_of(at::Tensor const& tensor);
 
-  /// Stands for a saved tensor by its number.
+  /// Replaces a saved tensor by its number.
   class dropped final : public torch::autograd::SavedVariableHooks {
    public:
     explicit dropped(std::shared_ptr<recompute_frame> frame) : frame_(std::move(frame)) {}
-    // Of a graph inside the block, which may change its own tensors in place once it is done with them.
+    // Called early for a graph inside the block, after which the block may change its tensors in place.
     ~dropped() override {
       if (number_ < frame_->traces_.size()) frame_->traces_[number_].released = true;
     }
@@ -153,18 +153,18 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
     std::size_t number_ = static_cast<std::size_t>(-1);
   };
 
-  /// Keeps what the recomputation saves, in its order.
+  /// Captures the tensors that the recomputation saves, in order.
   class captured final : public torch::autograd::SavedVariableHooks {
    public:
     explicit captured(recompute_frame& frame) : frame_(frame) {}
     void call_pack_hook(at::Tensor const& tensor) override {
-      // A block that catches every exception goes on.
+      // The block caught the exception that ended it: throw again.
       if (frame_.ended_ != ending::none) throw recomputation_ends();
       std::size_t const number = frame_.next_++;
       if (number >= frame_.traces_.size() || !frame_.traces_[number].resembles(tensor)) frame_.end(ending::differs);
       trace const& before = frame_.traces_[number];
       if (before.after_a_draw && sum_of_values(tensor) != before.sum) frame_.end(ending::other_numbers);
-      // The second forward pass may differentiate inside itself, and then asks for it.
+      // Kept, because a second forward pass that differentiates inside itself needs the tensor.
       tensor_ = tensor.detach();
       frame_.tensors_[number] = tensor_;
       if (frame_.next_ == frame_.traces_.size()) frame_.end(ending::complete);
@@ -181,12 +181,12 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
     throw recomputation_ends();
   }
 
-  /// Called from whichever thread runs the backward pass.
+  /// Returns a dropped tensor, recomputed if necessary. Called on any thread that runs the backward pass.
   at::Tensor at(std::size_t number);
 
   void compute();
 
-  /// False where other random numbers came.
+  /// Returns false if the random numbers differed.
   bool compute(std::vector<at::Tensor> const& inputs);
 
   error differs() const;
@@ -194,19 +194,19 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
   forward_pass forward_;
   at::DeviceType device_;
   forward_context context_;
-  random_snapshot random_;  ///< as it was when a tensor was dropped last
-  bool drew_ = false;       ///< the generator moved during the forward pass
+  random_snapshot random_;  ///< state of the generators when the last tensor was dropped
+  bool drew_ = false;       ///< random numbers were drawn during the forward pass
   std::vector<torch::autograd::SavedVariable> inputs_;
-  // LibTorch's versions differ in the kind of pointer.
+  // The pointer type depends on LibTorch's version.
   std::vector<decltype(torch::autograd::impl::grad_accumulator(std::declval<at::Tensor const&>()))> accumulators_;
-  std::vector<trace> traces_;  ///< of what was dropped
+  std::vector<trace> traces_;  ///< one per dropped tensor
   std::vector<at::Tensor> tensors_;
   std::size_t next_ = 0;
   ending ended_ = ending::none;
   std::mutex mutex_;
 };
 
-/// The block's inputs as a list, and its forward pass as a function of one.
+/// Returns the forward pass as a function of a list of inputs.
 template <class Forward, class... Inputs>
 auto over_list(Forward forward, Inputs const&...) {
   return [forward = std::move(forward)](std::vector<at::Tensor> const& inputs) mutable {
@@ -219,19 +219,19 @@ auto over_list(Forward forward, Inputs const&...) {
 struct reentrant_block {
   std::function<at::Tensor(std::vector<at::Tensor> const&)> forward;
   forward_context context;
-  std::vector<bool> given;  ///< which of the inputs are defined
-  bool drew = false;        ///< the generator moved during the forward pass
-  std::uint64_t sum = 0;    ///< of its result then
+  std::vector<bool> given;  ///< which inputs are defined
+  bool drew = false;        ///< random numbers were drawn during the forward pass
+  std::uint64_t sum = 0;    ///< checksum of its result at that time
 
-  /// LibTorch passes only tensors on, so that something stands for an optional input that is not there.
+  /// Calls the block. LibTorch passes only defined tensors on, so a placeholder represents an optional input that is undefined.
   at::Tensor call(torch::autograd::variable_list inputs) const;
-  /// The forward pass without a graph. Throws error (E16) for a block that differentiates inside itself.
+  /// Runs the forward pass without a graph. Throws error (E16) for a block that differentiates inside itself.
   at::Tensor call_without_graph(torch::autograd::variable_list const& inputs) const;
 };
 
 class reentrant_function : public torch::autograd::Function<reentrant_function> {
  public:
-  /// One by one, because LibTorch looks for variables among the arguments and not inside of them.
+  /// The inputs are separate arguments, because LibTorch finds variables among the arguments but not inside them.
   template <class... Inputs>
   static at::Tensor forward(torch::autograd::AutogradContext* context, std::shared_ptr<reentrant_block> const& block,
                             Inputs const&... each) {
@@ -258,13 +258,13 @@ class reentrant_function : public torch::autograd::Function<reentrant_function> 
 
 namespace keel {
 
-// A function and a class share the name on purpose, and so the function is in the namespace of the class.
+// A function and a class deliberately share the name, so the function is in the namespace of the class.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wshadow"
 
-/// Calls `forward(inputs..)`, tensors in and whatever it returns out. It is copied and called again in the backward pass; what
-/// it refers to must live until then, and must not change; casts that autocast made of a parameter hide that it did. Throws
-/// error (E16) in the backward pass, where the second forward pass is not the first.
+/// Returns the result of `forward(inputs..)`, whose arguments are tensors. `forward` is copied and called again in the backward
+/// pass, until which everything that it refers to must live and stay unchanged. A change of a parameter goes unnoticed if
+/// autocast has cached its cast. The backward pass throws error (E16) if the second forward pass differs from the first.
 template <class Forward, std::same_as<at::Tensor>... Inputs>
   requires std::invocable<Forward&, Inputs const&...>
 auto recompute(Forward forward, Inputs const&... inputs) {
@@ -287,9 +287,9 @@ auto recompute(Forward forward, Inputs const&... inputs) {
 
 namespace keel::inline KEEL_MODE {
 
-/// The same by a backward pass inside the backward pass; `forward` returns one tensor. Throws error (A02) where no input
-/// requires grad, because then nothing in the block would be trained, and (E16) for a block that differentiates inside itself; in the
-/// backward pass A04 under torch::autograd::grad, and E16 as recompute does, by the block's result.
+/// As recompute, but with a backward pass inside the backward pass; `forward` returns one tensor. Throws error: A02 if no input
+/// requires grad, because then nothing in the block would be trained; E16 for a block that differentiates inside itself. The
+/// backward pass throws A04 under torch::autograd::grad, and E16 as recompute does, by comparing the block's result.
 template <class Forward, std::same_as<at::Tensor>... Inputs>
   requires std::same_as<std::invoke_result_t<Forward&, Inputs const&...>, at::Tensor>
 at::Tensor recompute_reentrant(Forward forward, Inputs const&... inputs) {

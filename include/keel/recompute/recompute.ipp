@@ -1,4 +1,4 @@
-// The bodies of recompute.hpp.
+// Definitions for recompute.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -59,9 +59,9 @@ KEEL_BODY error drew_otherwise() {
 
 KEEL_BODY recompute_frame::recompute_frame(forward_pass forward, std::vector<at::Tensor> const& inputs)
     : forward_(std::move(forward)), device_(device_of(inputs)), context_(device_), random_(random_snapshot::take(device_)) {
-  // Saved as autograd saves, so that a block around this one drops them too.
+  // Saved as autograd saves tensors, so that an enclosing recomputed block drops them too.
   for (at::Tensor const& one : inputs) {
-    // A leaf that nothing was computed from yet has no accumulator, which its saved form asks for.
+    // A saved variable requires a gradient accumulator, which a leaf without uses does not have yet.
     bool const is_leaf = one.defined() && one.requires_grad() && one.is_leaf();
     if (is_leaf) accumulators_.push_back(torch::autograd::impl::grad_accumulator(one));
     inputs_.emplace_back(one, /*is_output=*/false);
@@ -84,7 +84,7 @@ KEEL_BODY recompute_frame::trace recompute_frame::trace_of(at::Tensor const& ten
 KEEL_BODY at::Tensor recompute_frame::at(std::size_t number) {
   std::lock_guard<std::mutex> const lock(mutex_);
   if (number >= tensors_.size() || !tensors_[number].defined()) compute();
-  // A second backward pass over a graph that was retained computes it again.
+  // Released on use; a second backward pass over a retained graph recomputes it.
   return std::exchange(tensors_[number], at::Tensor());
 }
 
@@ -95,7 +95,7 @@ KEEL_BODY void recompute_frame::compute() {
   std::vector<at::Tensor> inputs;
   inputs.reserve(inputs_.size());
   for (auto const& one : inputs_) inputs.push_back(one.unpack());
-  // Another thread may draw between the two passes' numbers again; in the first pass it happened for good.
+  // Retry, because another thread may draw during a recomputation too. If it drew during the first pass, no attempt succeeds.
   constexpr int attempts = 4;
   for (int attempt = 1; !compute(inputs); ++attempt) {
     if (attempt == attempts) throw drew_otherwise();
@@ -111,7 +111,7 @@ KEEL_BODY bool recompute_frame::compute(std::vector<at::Tensor> const& inputs) {
     try {
       forward_(as_leaves(inputs));
     } catch (...) {
-      // Thrown here to end it, whatever it became on its way.
+      // Swallow the exception that ended the pass, whatever it was converted to.
       if (ended_ == ending::none) throw;
     }
   });
@@ -136,7 +136,7 @@ KEEL_BODY at::Tensor reentrant_block::call_without_graph(torch::autograd::variab
   try {
     return call(inputs);
   } catch (c10::Error const& thrown) {
-    // LibTorch has no type for it.
+    // LibTorch has no exception type for this error.
     if (std::string_view(thrown.what()).find("does not require grad") == std::string_view::npos) throw;
   }
   throw error("E16",
@@ -146,7 +146,7 @@ KEEL_BODY at::Tensor reentrant_block::call_without_graph(torch::autograd::variab
 
 KEEL_BODY torch::autograd::variable_list reentrant_function::backward(torch::autograd::AutogradContext* context,
                                                                       torch::autograd::variable_list const& gradients) {
-  // torch::autograd::grad computes some gradients only; this backward pass would add to all of them.
+  // torch::autograd::grad computes selected gradients only; this backward pass would add to all of them.
   if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) throw broken_rule<error, rule::A04>();
   auto const capsule = context->saved_data["block"].toCapsule();
   auto const block = static_cast<holder&>(*capsule).block;
@@ -162,13 +162,13 @@ KEEL_BODY torch::autograd::variable_list reentrant_function::backward(torch::aut
     if (sum == block->sum) break;
     if (!block->drew && attempt == 2) {
       if (sum == before) throw changed_in_place();
-      break;  // a kernel that never gives the same bits twice
+      break;  // a nondeterministic kernel
     }
     if (attempt == attempts) throw drew_otherwise();
     before = sum;
   }
   torch::autograd::backward({result}, {gradients.front()});
-  // One for the block, which is not a variable.
+  // The first result is for the block, which is not a variable.
   torch::autograd::variable_list all = {at::Tensor()};
   for (at::Tensor const& leaf : leaves) all.push_back(leaf.grad());
   return all;

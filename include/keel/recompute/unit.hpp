@@ -1,11 +1,11 @@
 // keel::unit(block, input..): marks a block of the model once, for every policy that works by blocks. Without such a policy it
-// is the call itself.
+// just calls the block.
 //     for (auto& block : blocks) x = keel::unit(block, x);
 // A block is a module, a module holder or a std::shared_ptr of one, or any function of tensors:
 //     x = keel::unit([&](at::Tensor const& x) { return block->forward(x, mask); }, x);
-// Under keel::recompute::reentrant or non_reentrant a trainer or step computes each unit again in the backward pass; a
-// unit_scope does so in your own loop. A module, and what a function refers to, must then live until the backward pass; a
-// holder and a shared pointer keep theirs alive.
+// Under keel::recompute::reentrant or non_reentrant a trainer or step recomputes each unit in the backward pass. In your own
+// loop use a unit_scope. A module, and objects that a function refers to, must then live until the backward pass; a holder or
+// shared pointer keeps its module alive.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -23,13 +23,13 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// A module whose forward takes these tensors and returns one.
+/// A module whose forward takes these tensors and returns a tensor.
 template <class Block, class... Inputs>
 concept module_block = std::derived_from<Block, torch::nn::Module> && requires(Block& block, Inputs const&... inputs) {
   { block.forward(inputs...) } -> std::same_as<at::Tensor>;
 };
 
-/// The module that a holder or a std::shared_ptr keeps alive.
+/// Returns the module that a holder or a std::shared_ptr owns.
 template <class Module>
 std::shared_ptr<Module> held_module(std::shared_ptr<Module> const& block) {
   return block;
@@ -59,7 +59,7 @@ at::Tensor output_of_unit(Forward&& forward, Inputs const&... inputs) {
   return forward(inputs...);
 }
 
-/// `module`: null for a function.
+/// Calls the function as a unit. `module`: null if it is not the forward of a module.
 template <class Forward, class... Inputs>
 at::Tensor call_unit(void const* module, Forward&& forward, Inputs const&... inputs) {
   unit_scope::call const called(module);
@@ -72,8 +72,8 @@ at::Tensor call_unit(void const* module, Forward&& forward, Inputs const&... inp
 
 namespace keel::inline KEEL_MODE {
 
-/// Calls the block, which returns one tensor, as the policies of the run say: the forward of a module, or the function. Throws as
-/// recompute and recompute_reentrant do.
+/// Calls the block, which returns one tensor, under the policies of the run. A block is a module, whose forward is called, or a
+/// function. Throws as recompute and recompute_reentrant do.
 template <class Block, std::same_as<at::Tensor>... Inputs>
   requires detail::holder_block<std::remove_cvref_t<Block>, Inputs...> ||
            (detail::module_block<std::remove_cvref_t<Block>, Inputs...> && std::is_lvalue_reference_v<Block>) ||

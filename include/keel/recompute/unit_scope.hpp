@@ -1,4 +1,4 @@
-// How units of this thread are treated for as long as a scope lives, and how many there were. keel::unit is the door to it.
+// Scopes that determine how the units of this thread are recomputed, and that count them. keel::unit uses the innermost.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -14,10 +14,10 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Called where each unit begins and ends, such as an estimate of what they hold.
+/// Called at the beginning and end of each unit, for example to estimate its memory.
 class unit_listener {
  public:
-  /// `module`: the one that computes it; null for a function.
+  /// `module`: the module that is called; null for a function.
   virtual void begin_unit(void const* module) = 0;
   virtual void end_unit() = 0;
   virtual void output_of_unit(void const* /*module*/, at::Tensor const& /*output*/) {}
@@ -26,7 +26,7 @@ class unit_listener {
   ~unit_listener() = default;
 };
 
-/// Units of this thread are recomputed this way for as long as it lives; it counts them.
+/// RAII: sets how units of this thread are recomputed, and counts them.
 class unit_scope {
  public:
   /// keel::unit_scope const scope{keel::recompute::non_reentrant{}};
@@ -39,15 +39,15 @@ class unit_scope {
   ~unit_scope() { innermost() = outer_; }
 
   std::int64_t units() const { return units_; }
-  /// Throws recipe_error (A21) where units should have been recomputed and none was called.
+  /// Throws recipe_error (A21) if no unit was called in this scope.
   void require_any() const {
     if (units_ == 0) throw broken_rule<recipe_error, rule::A21>();
   }
 
-  /// How a unit of this thread would be recomputed now.
+  /// Returns how units of this thread are recomputed now.
   static recompute_kind kind() { return innermost() == nullptr ? recompute_kind::none : innermost()->kind_; }
 
-  /// A unit that is being called.
+  /// RAII: a call of a unit.
   class call {
    public:
     explicit call(void const* module) : scope_(innermost()), module_(module) {

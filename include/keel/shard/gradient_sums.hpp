@@ -1,10 +1,10 @@
-// Bucketed all-reduce of gradients, which overlaps the last backward pass of an update (Li et al. 2020, "PyTorch Distributed: Experiences on
-// Accelerating Data Parallel Training"). Buckets hold the parameters in reverse order, as backward passes reach them. All ranks start them in
-// this order, each once its gradients are complete.
-// Each bucket also carries flags of the parameters that have a gradient; the last one has a flag for a rank that threw. So no other collective
-// is needed. Reading flags on a device would synchronize the host, so there they are summed on the host, in one more collective.
-// Not supported: bucket order learned from the first backward pass. Buckets are copies of the gradients. If a backward pass adds to a gradient
-// after its bucket has started, as recomputed blocks may, this is detected and all buckets are summed again.
+// Bucketed all-reduce of gradients, which overlaps the last backward pass of an update (Li et al. 2020, "PyTorch Distributed: Experiences
+// on Accelerating Data Parallel Training"). Buckets hold the parameters in reverse order, as backward passes reach them. All ranks start
+// them in this order, each once its gradients are complete.
+// Each bucket also carries flags of the parameters that have a gradient; the last one has a flag for a rank that threw. So no other
+// collective is needed. Reading flags on a device would synchronize the host, so there they are summed on the host, in one more collective.
+// Not supported: bucket order learned from the first backward pass. Buckets are copies of the gradients. If a backward pass adds to a
+// gradient after its bucket has started, as recomputed blocks may, this is detected and all buckets are summed again.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -39,16 +39,16 @@ class gradient_sums {
 
   /// Rebuilds the buckets after the list of parameters changed. Call between updates.
   void parameters_changed();
-  /// Allocates the buckets of an update; call before the ranks agree on it. Returns a checksum of the parameters that require gradients, which
-  /// must be equal on all ranks.
+  /// Allocates the buckets of an update; call before the ranks agree on it. Returns a checksum of the parameters that require gradients,
+  /// which must be equal on all ranks.
   std::int64_t prepare();
   /// Call before the last backward pass of an update: sums start during it, once `may_begin` permits it.
   void begin_backward(permission may_begin);
   /// Stops starting sums from gradient hooks.
   void forget();
-  /// Starts the remaining sums and waits for all. Collective: all ranks must call it once per prepare() on which they agreed. Returns false if a
-  /// rank `threw`, or failed here. Otherwise each gradient is replaced by the sum, in float32 for half-precision parameters. A parameter with a
-  /// gradient on any rank then has one on all.
+  /// Starts the remaining sums and waits for all. Collective: all ranks must call it once per prepare() on which they agreed. Returns false
+  /// if a rank `threw`, or failed here. Otherwise each gradient is replaced by the sum, in float32 for half-precision parameters. A
+  /// parameter with a gradient on any rank then has one on all.
   bool finish(double relative, bool threw);
   /// Returns and clears the exception of this rank after finish() returned false; null if this rank did not fail.
   std::exception_ptr take_failure() { return std::exchange(failed_, nullptr); }

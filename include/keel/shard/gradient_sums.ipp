@@ -36,8 +36,8 @@ inline at::ScalarType sum_dtype(at::Tensor const& parameter) {
 /// Returns the bucket size for `all` bytes of parameters: several buckets to overlap with the backward pass, but none too small.
 inline std::int64_t sum_bucket_bytes(std::int64_t all) { return std::clamp(all / 4, std::int64_t{1} << 20, bucket_bytes); }
 
-/// Writes the flags of a bucket to the device where they are. Allocates nothing on the host, so that running out of memory here cannot make the
-/// ranks diverge.
+/// Writes the flags of a bucket to the device where they are. Allocates nothing on the host, so that running out of memory here cannot make
+/// the ranks diverge.
 inline void write_flags(at::Tensor const& flags, std::vector<double> const& values) {
   if (!flags.is_cpu()) {
     flags.copy_(at::tensor(values, flags.scalar_type()));

@@ -1,6 +1,7 @@
 // shard::zero<1>: shards the optimizer state over the ranks (Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion
-// Parameter Models", stage Pos). Each rank updates its shard of every parameter and all-gathers the other shards. Parameters and gradients are
-// replicated, so norms, clipping, averages and evaluations equal those of shard::replicate. An elementwise optimizer yields the same bits.
+// Parameter Models", stage Pos). Each rank updates its shard of every parameter and all-gathers the other shards. Parameters and gradients
+// are replicated, so norms, clipping, averages and evaluations equal those of shard::replicate. An elementwise optimizer yields the same
+// bits.
 // The optimizer refers to the full parameters, except during an update, when views of the shards replace them.
 // Not supported: assigning whole parameters to ranks, which saves nothing if one parameter is most of the model.
 #pragma once
@@ -26,14 +27,15 @@ struct element_range {
   std::int64_t count = 0;
 };
 
-/// Returns the shard of a rank in the `index`-th parameter, which has `elements` elements. Shards are aligned to cache lines, so that vectorized
-/// loops round each element as in the full tensor. The remainder goes to a different rank for each parameter.
+/// Returns the shard of a rank in the `index`-th parameter, which has `elements` elements. Shards are aligned to cache lines, so that
+/// vectorized loops round each element as in the full tensor. The remainder goes to a different rank for each parameter.
 element_range compute_shard_range(std::int64_t elements, std::size_t index, int rank, int size);
 
 class optimizer_shards {
  public:
-  /// Shards the state that the optimizer already has. Needs at least two ranks. `optimizer` and `parameters` must outlive this object. Throws error
-  /// (E11) for a parameter whose memory is not dense, and for state of another step's shards; S05 for state that keel does not know.
+  /// Shards the state that the optimizer already has. Needs at least two ranks. `optimizer` and `parameters` must outlive this object.
+  /// Throws error (E11) for a parameter whose memory is not dense, and for state of another step's shards; S05 for state that keel does not
+  /// support.
   optimizer_shards(world_of_ranks world, torch::optim::Optimizer& optimizer, parameter_list const& parameters);
   optimizer_shards(optimizer_shards const&) = delete;
   optimizer_shards& operator=(optimizer_shards const&) = delete;
@@ -65,12 +67,13 @@ class optimizer_shards {
   void require_no_full_state() const;
 
   // Checkpoints hold unsharded tensors. `named`: the parameters, with their names in the checkpoint.
-  /// Assembles each full tensor in host memory on rank `rank_for(bytes)` and removes it on the others. `tensors` is from save_optimizer, called
-  /// inside a scope. `rank_for` must return the same on all ranks. Collective. Throws world_error (E26) if the ranks have different tensors.
+  /// Assembles each full tensor in host memory on rank `rank_for(bytes)` and removes it on the others. `tensors` is from save_optimizer,
+  /// called inside a scope. `rank_for` must return the same on all ranks. Collective. Throws world_error (E26) if the ranks have different
+  /// tensors.
   void gather_full_tensors(tensor_map& tensors, parameter_list const& named,
                            std::function<int(std::uint64_t)> const& rank_for) const;
-  /// Replaces full tensors by this rank's shards, for load_optimizer inside a scope; leaves shards as they are. Throws checkpoint_error (E05) for a
-  /// tensor whose shape is not its parameter's.
+  /// Replaces full tensors by this rank's shards, for load_optimizer inside a scope; leaves shards as they are. Throws checkpoint_error
+  /// (E05) for a tensor whose shape is not its parameter's.
   void cut(tensor_map& tensors, parameter_list const& named, std::string const& source) const;
   /// Replaces one full tensor by this rank's shard. Leaves any other tensor unchanged, and does not throw for a wrong shape.
   void shard_if_full(std::string const& name, at::Tensor& tensor, parameter_list const& named) const;
@@ -87,7 +90,8 @@ class optimizer_shards {
     at::Tensor sent, received;
   };
 
-  /// Calls `use(bucket, longest)` for each bucket of parameters that have a gradient. `longest` is the largest number of its elements on a rank.
+  /// Calls `use(bucket, longest)` for each bucket of parameters that have a gradient. `longest` is the largest number of its elements on a
+  /// rank.
   template <class Use>
   void for_each_gathered(Use const& use) const;
   element_range range_of(std::size_t index, int rank) const;

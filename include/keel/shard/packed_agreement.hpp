@@ -1,5 +1,6 @@
-// A fixed-size all-gather of numbers by which ranks decide together, such as on an update or on continuing the run. The first number identifies
-// the rank's location in the program. So ranks at different locations detect the mismatch instead of misreading each other's numbers.
+// A fixed-size all-gather of numbers by which ranks decide together, such as on an update or on continuing the run. The first number
+// identifies the rank's location in the program. So ranks at different locations detect the mismatch instead of misreading each other's
+// numbers.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -36,8 +37,8 @@ class packed_agreement {
   void begin(bool threw = false);
   /// Returns true if the exchange has completed and all ranks are at the same location. Does not block.
   bool is_done();
-  /// Waits for the exchange; the time counts as waiting for other ranks. Collective. Throws world_error (E25) if a rank is gone. If the locations
-  /// differ, throws E25 with the `message` of a rank that threw, or else E26 with both locations.
+  /// Waits for the exchange; the time counts as waiting for other ranks. Collective. Throws world_error (E25) if a rank exited. If the
+  /// locations differ, throws E25 with the `message` of a rank that threw, or else E26 with both locations.
   void wait(std::string const& message = "");
 
  private:

@@ -1,5 +1,5 @@
-// Checks that ranks are replicas: equal settings at the start, and bitwise equal tensors at intervals. A parameter that is modified on one rank
-// alone may not show in the loss for weeks.
+// Checks that ranks are replicas: equal settings at the start, and bitwise equal tensors at intervals. A parameter that is modified on one
+// rank alone may not show in the loss for weeks.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -21,13 +21,14 @@ inline constexpr std::int64_t replica_check_interval = 100;
 
 /// Returns the elements in memory order, in one dimension. A view of a dense tensor; otherwise in logical order, with a copy if needed.
 at::Tensor in_memory_order(at::Tensor const& whole);
-/// Returns the sum of a tensor's elements, read as integers: a change of any single element changes it. 0 for an empty or non-strided tensor.
+/// Returns the sum of a tensor's elements, read as integers: a change of any single element changes it. 0 for an empty or non-strided
+/// tensor.
 std::int64_t bit_checksum(at::Tensor const& tensor);
 /// Returns the message of world_error (E26) for a tensor that differs.
 std::string replica_mismatch_message(char const* what, std::string const& name, int rank);
 
-/// Throws world_error (E26), with the tensor and the rank, if a tensor is not bitwise equal to rank 0's. Collective. `what` describes the tensors
-/// in the message.
+/// Throws world_error (E26), with the tensor and the rank, if a tensor is not bitwise equal to rank 0's. Collective. `what` describes the
+/// tensors in the message.
 void require_replicas(world_of_ranks const& world, char const* what, tensor_map const& tensors);
 
 /// Throws world_error (E26) if an all-reduce of ones does not return the number of ranks: a rank is in another collective. Collective.

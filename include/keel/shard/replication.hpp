@@ -1,8 +1,9 @@
-// Data-parallel training: shard::replicate (full replicas) and shard::zero<1> (optimizer state sharded, see optimizer_shards.hpp). Once per update
-// the ranks exchange one packed control message and all-reduce the gradients. No rank skips a collective alone: a rank that throws still takes
-// part and reports its failure. So does a rank whose loss is not finite, whose data has ended, or that is requested to stop or save.
-// If the loss is known before the last backward pass of an update, or stays on the device that decides, the exchange and the all-reduce overlap
-// that pass (gradient_sums.hpp). Otherwise both follow it.
+// Data-parallel training: shard::replicate (full replicas) and shard::zero<1> (optimizer state sharded, see optimizer_shards.hpp). Once per
+// update the ranks exchange one packed control message and all-reduce the gradients. No rank skips a collective alone: a rank that throws
+// still takes part and reports its failure. So does a rank whose loss is not finite, whose data has ended, or that is requested to stop or
+// save.
+// If the loss is known before the last backward pass of an update, or stays on the device that decides, the exchange and the all-reduce
+// overlap that pass (gradient_sums.hpp). Otherwise both follow it.
 // Buffers, such as batch norm's statistics, are broadcast from rank 0 at the end of each update.
 // Not supported: batch statistics over all ranks.
 #pragma once
@@ -69,15 +70,16 @@ class replication final : public rank_requests {
   /// Aborts the world if an exception is ending the training, so that the other ranks do not wait.
   ~replication();
 
-  /// Sets the description of this step's updates, such as "an update of the part critic". Ranks that make different updates throw E26 with it.
+  /// Sets the description of this step's updates, such as "an update of the part critic". Ranks that make different updates throw E26 with
+  /// it.
   void set_location(std::string place) {
     if (numbers_) numbers_->set_location(std::move(place));
   }
 
-  /// Checks that all ranks have the same setup and broadcasts rank 0's parameters and buffers. Collective: call before the first update. Throws
-  /// world_error (E24) with both values if a rank differs in recipe, parameters, optimizer, its options, length, keel or LibTorch. Throws error
-  /// (E12) for an optimizer with a closure; for shard::zero<1> also as optimizer_shards does. Model, optimizer and parameters must outlive this
-  /// object. `updates`: the length of the run, or 0. `on_device`: losses stay on the device.
+  /// Checks that all ranks have the same setup and broadcasts rank 0's parameters and buffers. Collective: call before the first update.
+  /// Throws world_error (E24) with both values if a rank differs in recipe, parameters, optimizer, its options, length, keel or LibTorch.
+  /// Throws error (E12) for an optimizer with a closure; for shard::zero<1> also as optimizer_shards does. Model, optimizer and parameters
+  /// must outlive this object. `updates`: the length of the run, or 0. `on_device`: losses stay on the device.
   void begin(config const& recipe, parameter_list const& parameters, torch::nn::Module& model,
              torch::optim::Optimizer& optimizer, std::int64_t updates, bool has_closure, bool on_device);
 
@@ -85,23 +87,24 @@ class replication final : public rank_requests {
   void begin_run() { is_failure_collective_ = false; }
   /// Call when a call of the step begins: an exception from now on must be reported to the other ranks.
   void begin_call() { is_failure_reported_ = is_failure_collective_ = ran_out_of_memory_ = false; }
-  /// Starts the agreement, and lets gradient sums start in the last backward pass. Call before that pass with the update's summary, whose loss is
-  /// finite or stays on the device. Collective.
+  /// Starts the agreement, and lets gradient sums start in the last backward pass. Call before that pass with the update's summary, whose
+  /// loss is finite or stays on the device. Collective.
   void begin_agreement(update_summary const& local);
-  /// Returns the summary over all ranks, in the unit of the first rank that has one. Collective: call once all micro-batches are done; if the
-  /// result is finite, call sum_gradients() next. Throws world_error (E25) with the message of another rank that threw. Throws world_error (E26) if
-  /// a rank is at another update, trains other parameters, or has other learning rates or parameter values (a sample is compared).
+  /// Returns the summary over all ranks, in the unit of the first rank that has one. Collective: call once all micro-batches are done; if
+  /// the result is finite, call sum_gradients() next. Throws world_error (E25) with the message of another rank that threw. Throws
+  /// world_error (E26) if a rank is at another update, trains other parameters, or has other learning rates or parameter values (a sample
+  /// is compared).
   update_summary agree(update_summary const& local);
   /// Sets this rank's requests, which are sent to the others in the next agreement.
   void ask(pending_requests const& local) { local_ = local; }
-  /// Reports that this rank's data has ended, in the agreement that the others are in; their update is discarded. Collective. `updates`: as in
-  /// update_summary.
+  /// Reports that this rank's data has ended, in the agreement that the others are in; their update is discarded. Collective. `updates`: as
+  /// in update_summary.
   void end_of_data(std::int64_t updates);
   /// Call from a catch block: completes the collective the other ranks are waiting in, marking this rank as failed.
   void report_failure() noexcept { report_failure(std::current_exception()); }
   void report_failure(std::exception_ptr const& thrown) noexcept;
-  /// Reports that memory ran out on this rank, in the collective the others are waiting in; they throw out_of_memory_on_peer. Throws as agree() if
-  /// another rank threw.
+  /// Reports that memory ran out on this rank, in the collective the others are waiting in; they throw out_of_memory_on_peer. Throws as
+  /// agree() if another rank threw.
   void report_out_of_memory();
   /// Reports in the next agreement whether this rank's allocator is thrashing.
   void request_rung(bool thrashes) { thrashes_ = thrashes; }
@@ -110,9 +113,9 @@ class replication final : public rank_requests {
   /// Returns true if every rank has an open update; always true with one rank. Collective.
   bool all_have_open_update(bool open_update) const;
 
-  /// Replaces the gradients by their sums over all ranks, in the unit of the first rank that has one, in float32 for half-precision parameters. A
-  /// parameter with a gradient on any rank then has one on all. Collective: call after an agreement on a finite update. Throws world_error (E25) if
-  /// another rank threw since.
+  /// Replaces the gradients by their sums over all ranks, in the unit of the first rank that has one, in float32 for half-precision
+  /// parameters. A parameter with a gradient on any rank then has one on all. Collective: call after an agreement on a finite update.
+  /// Throws world_error (E25) if another rank threw since.
   void sum_gradients();
   /// Throws error (E11) for a sparse gradient, before anything is summed.
   static void require_dense(parameter_list const& parameters);
@@ -130,7 +133,7 @@ class replication final : public rank_requests {
   void require_no_full_state() const {
     if (shards_) shards_->require_no_full_state();
   }
-  /// While the result exists, the shards are in place of the parameters, for what accesses the optimizer's state.
+  /// Replaces the optimizer's parameters by this rank's shards during the lifetime of the result, for access to its state.
   [[nodiscard]] optimizer_shards::scope sharded_state() { return optimizer_shards::scope(shards()); }
   /// As above, with the shards of the gradients.
   [[nodiscard]] optimizer_shards::scope sharded_gradients() {
@@ -148,9 +151,11 @@ class replication final : public rank_requests {
   }
   /// Compares the replicas at every hundredth call. Collective: call after each update.
   void verify_replicas_periodically();
-  /// Compares the replicas. Collective. Throws world_error with the rank: E26 for a parameter or buffer that differs, E24 for an optimizer option.
+  /// Compares the replicas. Collective. Throws world_error with the rank: E26 for a parameter or buffer that differs, E24 for an optimizer
+  /// option.
   void verify_replicas();
-  /// Runs `run`. If this rank alone throws, aborts the world so that the others do not hang in a collective, unless `is_reported(exception)`.
+  /// Runs `run`. If this rank alone throws, aborts the world so that the others do not hang in a collective, unless
+  /// `is_reported(exception)`.
   template <class Run, class IsReported>
   void abort_peers_on_exception(Run const& run, IsReported const& is_reported) {
     try {
@@ -169,7 +174,8 @@ class replication final : public rank_requests {
   void abort_peers_on_exception(Run const& run) {
     abort_peers_on_exception(run, [](std::exception const&) { return false; });
   }
-  /// Runs rank-local work that precedes the all-gather of shards; on an exception aborts the world so that peers do not hang in the all-gather.
+  /// Runs rank-local work that precedes the all-gather of shards; on an exception aborts the world so that peers do not hang in the
+  /// all-gather.
   template <class Run>
   void notify_before_gather(Run const& run) {
     try {
@@ -209,8 +215,8 @@ class replication final : public rank_requests {
   packed_agreement& numbers() { return *numbers_; }
   packed_agreement const& numbers() const { return *numbers_; }
   // NOLINTEND(bugprone-unchecked-optional-access)
-  /// Ends the update: ranks without an exception throw the message of rank `first`, the first that threw. If `first` is size(), none threw but
-  /// memory ran out on one. Collective.
+  /// Ends the update: ranks without an exception throw the message of rank `first`, the first that threw. If `first` is size(), none threw
+  /// but memory ran out on one. Collective.
   void propagate_failure(int first, std::string const& threw);
   std::vector<double> group_learning_rates() const;
 
@@ -226,8 +232,8 @@ class replication final : public rank_requests {
   std::optional<packed_agreement> numbers_;
   bool is_exchanging_ = false;                    ///< an exchange has begun
   bool has_pending_sums_ = false;                 ///< the others are in the gradient sums, or will start them
-  double factor_ = 1.0;                           ///< of this rank's gradients in the sums
-  std::vector<torch::nn::Module const*> models_;  ///< whose buffers are shared
+  double factor_ = 1.0;                           ///< factor of this rank's gradients in the sums
+  std::vector<torch::nn::Module const*> models_;  ///< models with shared buffers
   shared_buffers buffers_;
   bool thrashes_ = false;
   bool ran_out_of_memory_ = false;  ///< memory ran out in this call

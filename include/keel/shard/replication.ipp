@@ -96,8 +96,8 @@ inline std::string describe_replicated_setup(config const& recipe, parameter_lis
          "updates " + std::to_string(updates) + "\n";
 }
 
-/// Returns a checksum of a sample of the parameters before an update, a different sample in each. On a device it is 0 except before each hundredth
-/// update, because it synchronizes the host.
+/// Returns a checksum of a sample of the parameters before an update, a different sample in each. On a device it is 0 except before each
+/// hundredth update, because it synchronizes the host.
 inline double sample_parameter_bits(parameter_list const& parameters, std::int64_t update, bool on_device) {
   constexpr std::int64_t most = 1 << 14;
   auto const count = static_cast<std::int64_t>(parameters.tensors.size());
@@ -367,7 +367,7 @@ KEEL_BODY void replication::report_failure(std::exception_ptr const& thrown) noe
     } catch (std::exception const& one) {
       message = peer_message(one);
     } catch (...) {
-      // Not a std::exception: the caller that catches it knows more.
+      // Not a std::exception: it has no message to report.
     }
     join_pending_collectives(ending::threw, message);
     // The others skipped or completed the update; abort so that they end with this error too.
@@ -375,7 +375,7 @@ KEEL_BODY void replication::report_failure(std::exception_ptr const& thrown) noe
   } catch (peer_data_exhausted const&) {
     world_.abort(message);
   } catch (...) {
-    // A rank is gone: this rank's own exception is already propagating.
+    // A rank exited: this rank's own exception is already propagating.
   }
 }
 

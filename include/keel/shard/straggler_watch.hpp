@@ -1,4 +1,5 @@
-// Detects the rank for which the others wait. All ranks run at the speed of the slowest, so a rank cannot see this from its own step times.
+// Detects the rank for which the others wait. All ranks run at the speed of the slowest, so step times alone do not show which rank is
+// slow.
 #pragma once
 
 #include <algorithm>
@@ -55,8 +56,8 @@ class busy_time {
   clock::duration waited_;
 };
 
-/// Reports a rank once when it has been the slowest by more than `factor` for `updates` updates in a row. Reports again for another rank, or after
-/// an interruption.
+/// Reports a rank once when it has been the slowest by more than `factor` for `updates` updates in a row. Reports again for another rank,
+/// or after an interruption.
 class straggler_watch {
  public:
   static constexpr std::int64_t updates = 20;

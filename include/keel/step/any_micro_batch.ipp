@@ -1,4 +1,4 @@
-// The bodies of any_micro_batch.hpp.
+// Definitions for any_micro_batch.hpp.
 #pragma once
 
 #include <keel/step/any_micro_batch.hpp>

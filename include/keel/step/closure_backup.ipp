@@ -1,4 +1,4 @@
-// The bodies of closure_backup.hpp.
+// Definitions for closure_backup.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -1,4 +1,4 @@
-// The bodies of closure_update.hpp.
+// Definitions for closure_update.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

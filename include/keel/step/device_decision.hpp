@@ -71,10 +71,10 @@ reason skip_reason_of(double loss, double norm, update_limits const& limits, rea
 /// A decision on the device, with its deferred result for the host.
 struct device_decision {
   device_result verdict;
-  at::Tensor factor;        ///< on the gradients, with unscaling and clipping; double scalar
+  at::Tensor factor;        ///< multiplies the gradients: unscaling and clipping; double scalar
   at::Tensor should_apply;  ///< bool scalar
   at::Tensor overflowed;    ///< bool scalar: finite loss, non-finite gradient
-  at::Tensor norm;          ///< of the unscaled gradients, a double scalar
+  at::Tensor norm;          ///< norm of the unscaled gradients; double scalar
   at::Tensor unscaling;     ///< the factor without the clip
 };
 

@@ -1,4 +1,4 @@
-// The bodies of device_decision.hpp.
+// Definitions for device_decision.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

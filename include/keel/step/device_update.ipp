@@ -1,4 +1,4 @@
-// The bodies of device_update.hpp.
+// Definitions for device_update.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

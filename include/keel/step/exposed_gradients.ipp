@@ -1,4 +1,4 @@
-// The bodies of exposed_gradients.hpp.
+// Definitions for exposed_gradients.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

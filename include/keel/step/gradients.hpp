@@ -91,8 +91,8 @@ struct gradient_values {
   /// Converts gradients to the dtype of their parameters, for optimizers that expect it.
   void narrow();
   void write();
-  /// Prepares the gradients for a clip policy that needs more than the joint L2 norm. Throws error (E11) for a sparse gradient if the policy
-  /// inspects elements.
+  /// Prepares the gradients for a clip policy that needs more than the joint L2 norm. Throws error (E11) for a sparse gradient if the
+  /// policy inspects elements.
   void materialize_for_clip(clip::settings const& settings);
   /// Coalesces sparse gradients, summing duplicate rows.
   void coalesce();
@@ -175,7 +175,7 @@ class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, 
   using gradients_base::gradients_base;
   bool is_prepared_ = false;
   update_engine* engine_ = nullptr;
-  detail::first_states states_;  ///< of another optimizer
+  detail::first_states states_;  ///< state created for an optimizer that is not an update engine
 };
 
 /// Gradients that are finite.

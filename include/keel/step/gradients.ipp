@@ -1,4 +1,4 @@
-// The bodies of gradients.hpp.
+// Definitions for gradients.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

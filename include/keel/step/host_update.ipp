@@ -1,4 +1,4 @@
-// The bodies of host_update.hpp.
+// Definitions for host_update.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

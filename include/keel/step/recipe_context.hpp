@@ -1,5 +1,5 @@
-// A recipe with the facts that a step knows at construction, about the model, the optimizer, the run and the device. Facts about the batches
-// follow later. Checks the rules again whenever a fact is added.
+// A recipe with the facts that a step knows at construction, about the model, the optimizer, the run and the device. Facts about the
+// batches follow later. Checks the rules again whenever a fact is added.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -1,4 +1,4 @@
-// The bodies of recipe_context.hpp.
+// Definitions for recipe_context.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -7,8 +7,8 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Writes the numbers into a configuration. Throws recipe_error (E22), which names each number that is missing, that the recipe does not leave
-/// open, or whose value is invalid.
+/// Writes the numbers into a configuration. Throws recipe_error (E22), which names each number that is missing, that the recipe does not
+/// leave open, or whose value is invalid.
 void apply_numbers(config& to, numbers const& all);
 
 /// Changes the numbers that every update reads again, during a run. Throws recipe_error (E22), which names each other number, each that the

@@ -1,4 +1,4 @@
-// The bodies of recipe_numbers.hpp.
+// Definitions for recipe_numbers.hpp.
 #pragma once
 
 #include <keel/core/error.hpp>

@@ -31,9 +31,9 @@ class replicated_update final : public update_strategy {
   struct agreement {
     update_summary all;
     std::optional<gradients<stage::scaled>> whole;  ///< set if this rank's loss is finite, or on the device
-    // On the device, with several ranks.
+    // Values on the device, with several ranks.
     at::Tensor local, named;
-    at::Tensor losses;  ///< of each rank, times its weight
+    at::Tensor losses;  ///< loss of each rank, times its weight
   };
 
   update_sums const& sums() const { return parts_.pass.sums(); }

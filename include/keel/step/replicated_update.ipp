@@ -1,4 +1,4 @@
-// The bodies of replicated_update.hpp.
+// Definitions for replicated_update.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

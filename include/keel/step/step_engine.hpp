@@ -1,5 +1,5 @@
-// The phases of an update, independent of the recipe's type: open, accumulate, complete, check, clip, apply or skip, publish. The engine reads
-// the recipe's configuration at run time; keel::step is its typed interface.
+// The phases of an update, independent of the recipe's type: open, accumulate, complete, check, clip, apply or skip, publish. The engine
+// reads the recipe's configuration at run time; keel::step is its typed interface.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -24,8 +24,8 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// The implementation of keel::step, independent of the recipe's type. Collective: all ranks make the same calls. The observer is called from
-/// within them.
+/// The implementation of keel::step, independent of the recipe's type. Collective: all ranks make the same calls. The observer is called
+/// from within them.
 class step_engine : public manual_backward_host {
  public:
   /// Constructs the parts; see update_parts for lifetimes and exceptions.
@@ -41,7 +41,8 @@ class step_engine : public manual_backward_host {
   std::optional<step_outcome> flush();
   /// Discards an open update without applying any of it.
   void drop_update();
-  /// Waits for an update that is pending on a device. Returns nullopt if there is none; throws what the call of that update would have thrown.
+  /// Waits for an update that is pending on a device. Returns nullopt if there is none; throws what the call of that update would have
+  /// thrown.
   std::optional<step_outcome> settle();
 
   /// Unfreezes these parameters: sets requires_grad and adds them to the optimizer as a new parameter group with base learning rate `rate`,
@@ -120,7 +121,8 @@ class step_engine : public manual_backward_host {
   torch::nn::Module& model() const { return parts_.model; }
   /// Facts about the run that construction found, for the rules.
   run_facts const& facts() const { return parts_.context.run(); }
-  /// Sets the run's length, if the step was constructed with run_facts::length_of_batches. Throws recipe_error with the rules that it breaks.
+  /// Sets the run's length, if the step was constructed with run_facts::length_of_batches. Throws recipe_error with the rules that it
+  /// breaks.
   void set_length(std::int64_t updates);
   /// Sets the learning rates of the optimizer.
   lr_schedule& schedule() { return parts_.schedule; }

@@ -1,4 +1,4 @@
-// The bodies of step_engine.hpp.
+// Definitions for step_engine.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -45,7 +45,7 @@ KEEL_BODY void step_engine::check(c10::function_ref<void()> run) {
   try {
     run();
   } catch (...) {
-    // Rethrown, once the other ranks know.
+    // Rethrown after the other ranks were notified.
     if (parts_.ranks.is_shared()) {
       parts_.ranks.report_failure();
       drop_update();
@@ -58,7 +58,7 @@ KEEL_BODY step_outcome step_engine::drop_on_exception(c10::function_ref<step_out
   try {
     return run();
   } catch (...) {
-    // Rethrown, once the other ranks know.
+    // Rethrown after the other ranks were notified.
     parts_.ranks.report_failure();
     drop_update();
     throw;
@@ -190,7 +190,7 @@ KEEL_BODY bool step_engine::can_decide_on_device() const {
   if (needs_materialized_gradients(parts_.present().clip)) return false;
   // By the time a deferred result is read, the next forward pass has changed the buffers.
   if (parts_.average && parts_.recipe().ema.buffers) return false;
-  // The host restores the program's state, so it must know the decision at once.
+  // The host restores the program's state, so it needs the decision immediately.
   if (parts_.pass.has_program_state()) return false;
   return parts_.engine != nullptr && parts_.parameters.one_device &&
          parts_.environment.decides_on_device(parts_.parameters.device);

@@ -1,4 +1,4 @@
-// The bodies of training_mode.hpp.
+// Definitions for training_mode.hpp.
 #pragma once
 
 #include <keel/core/error.hpp>

@@ -96,9 +96,9 @@ struct update_facts {
   std::int64_t rows;
   bool late = false;                         ///< decided on a device and read one update later
   std::optional<memory::usage> memory = {};  ///< memory usage, if memory is counted
-  phase_times times = {};                    ///< if deferred
+  phase_times times = {};                    ///< times of a deferred update
   named_sums parts = {};                     ///< named losses
-  std::string origin = {};                   ///< of a non-finite value, if known without tracing the update
+  std::string origin = {};                   ///< origin of a non-finite value, if known without tracing the update
 };
 
 /// The decision about a complete update, before any parameter changes: clipped gradients, or the reason to skip.

@@ -1,4 +1,4 @@
-// The bodies of update_decision.hpp.
+// Definitions for update_decision.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -51,7 +51,7 @@ struct update_end {
   bool late = false;  ///< decided on a device and read by the host one update later, after the next one's backward pass
   /// Memory usage of the update; nullopt if memory is not counted (keel/memory/statistics.hpp).
   std::optional<keel::memory::usage> memory = {};
-  phase_times times = {};  ///< since the previous update
+  phase_times times = {};  ///< times since the previous update
   /// Each loss of keel::losses with its name: the mean over the update, without its factor, in the order of first use.
   std::span<std::pair<std::string, double> const> losses = {};
 };
@@ -60,7 +60,7 @@ struct incident {
   std::int64_t update;       ///< updates applied so far
   reason why;                ///< why the update is skipped
   std::string const& where;  ///< the first parameter with a non-finite gradient, the non-finite buffer or named loss, or empty
-  double loss;               ///< of the update
+  double loss;               ///< loss of the update
   double gradient_norm;      ///< before clipping
   double loss_scale;         ///< factor on the loss
   traced_update const& traced;      ///< the origin of the value

@@ -109,11 +109,11 @@ struct update_parts {
   replication ranks;
 
   std::int64_t updates = 0, skipped = 0, clipped = 0;
-  std::int64_t micro_batches = 0;  ///< of the open update
+  std::int64_t micro_batches = 0;  ///< micro-batches of the open update
   bool half_updated = false;       ///< the optimizer threw inside its step
   // Device-decided updates: `pending` is the one whose result the host has not read; its loss scale is on the device.
   bool decides_on_device = false;
-  bool losses_stay_on_device = false;  ///< also if the host decides: it reads them with the norm
+  bool losses_stay_on_device = false;  ///< true also if the host decides: it reads them with the norm
   std::optional<pending_update> pending;
   std::optional<device_scale> scale_on_device;
 

@@ -1,4 +1,4 @@
-// The bodies of update_parts.hpp.
+// Definitions for update_parts.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

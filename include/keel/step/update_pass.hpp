@@ -64,8 +64,8 @@ class update_pass {
   /// True if any parameter has a gradient.
   bool has_gradients() const;
 
-  /// Saves the state to restore and opens an update. `scale`: loss scale known on the host; `device_scale`: loss scale held in a device tensor. With `losses_stay_on_device` the
-  /// backward pass is launched without reading the loss, which would synchronize host and device.
+  /// Saves the state to restore and opens an update. `scale`: loss scale known on the host; `device_scale`: loss scale held in a device
+  /// tensor. With `losses_stay_on_device` the backward pass is launched without reading the loss, which would synchronize host and device.
   void open(double scale, at::Tensor const& device_scale, bool losses_stay_on_device);
   /// Restores the state from before the update, including random state if the recipe has a ladder, and closes the update.
   void reset_update();

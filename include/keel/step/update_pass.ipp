@@ -1,4 +1,4 @@
-// The bodies of update_pass.hpp.
+// Definitions for update_pass.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -1,4 +1,4 @@
-// The bodies of update_replay.hpp.
+// Definitions for update_replay.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -1,5 +1,5 @@
-// Locates the origin of a non-finite update: reruns its micro-batches in order from the saved inputs, and bisects a faulty batch down to its
-// rows. Restores gradients, buffers, random state and registered state afterwards.
+// Locates the origin of a non-finite update: reruns its micro-batches in order from the saved inputs, and bisects a faulty batch down to
+// its rows. Restores gradients, buffers, random state and registered state afterwards.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -30,7 +30,7 @@ namespace keel::inline KEEL_MODE {
 struct update_inputs {
   struct entry {
     any_micro_batch* batch;
-    random_snapshot random;  ///< before its forward pass
+    random_snapshot random;  ///< random state before the forward pass
   };
   std::vector<entry> micro_batches;
   std::vector<std::unique_ptr<any_micro_batch>> owned;  ///< batches that were copied to outlive their call
@@ -56,7 +56,7 @@ struct replay_settings {
 /// The result of rerunning an update.
 struct traced_update {
   nonfinite_origin origin;
-  std::vector<double> losses;  ///< of the micro-batches or pieces that ran
+  std::vector<double> losses;  ///< one per micro-batch or piece that ran
   std::string gradients;       ///< checksum of all gradients at the end of the rerun; empty if it did not complete
 };
 
@@ -124,7 +124,7 @@ class update_trace {
   torch::optim::Optimizer& optimizer_;
   parameter_list const& parameters_;
   update_inputs kept_;
-  update_inputs before_;  ///< of an update that is pending on a device
+  update_inputs before_;  ///< inputs of the update that is pending on a device
   long long traced_ = 0;
   bool consecutive_ = false;
 };

@@ -1,4 +1,4 @@
-// The bodies of update_trace.hpp.
+// Definitions for update_trace.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -142,7 +142,7 @@ KEEL_BODY std::string update_trace::find_nonfinite_state(std::string const& para
   try {
     save_optimizer(optimizer_, parameters_, values, tensors);
   } catch (error const&) {
-    // keel does not know this optimizer.
+    // keel has no codec for this optimizer.
     return "";
   }
   for (auto const& [name, tensor] : tensors) {

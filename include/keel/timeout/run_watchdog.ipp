@@ -90,7 +90,7 @@ KEEL_BODY void run_watchdog::poll_heartbeats() {
   if (limits_.heartbeat_interval == 0 || target_.ranks == 1) return;
   std::int64_t const at = now();
   if (own_heartbeat_ > 0 && at - heartbeats_polled_at_ < limits_.heartbeat_interval * 1000) return;
-  // If this process itself was suspended, missed heartbeats do not mean that other ranks are gone.
+  // If this process itself was suspended, missed heartbeats do not mean that other ranks have exited.
   bool const was_suspended = own_heartbeat_ == 0 || at - heartbeats_polled_at_ > 2000 * limits_.heartbeat_interval + 2000;
   heartbeats_polled_at_ = at;
   auto const found = target_.exchange_heartbeats(++own_heartbeat_);

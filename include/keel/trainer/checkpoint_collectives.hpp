@@ -57,15 +57,15 @@ class checkpoint_collectives {
   /// The failure message of one rank, with its number; empty if all ranks passed an empty `local`.
   std::string exchange_failure_message(std::string const& local) const;
 
-  /// Broadcasts the checkpoint that `find` returns on rank 0; false if it finds none. `source`: its path. Of a sharded optimizer in `trained`
-  /// each rank keeps only its own shards, so only rank 0 ever holds the full state.
+  /// Broadcasts the checkpoint that `find` returns on rank 0; false if it finds none. `source`: its path. Of a sharded optimizer in
+  /// `trained` each rank keeps only its own shards, so only rank 0 ever holds the full state.
   bool share(std::function<bool(snapshot&, std::string&)> const& find, std::vector<trained_optimizer> const& trained,
              snapshot& content, std::string& source) const;
 
   /// The ranks that write a checkpoint.
   enum class writers : unsigned char { first, all };
-  /// Gathers a checkpoint from the snapshots that `make` returns. With writers::first rank 0 gets all of it; with writers::all each rank gets
-  /// the portion that it writes. Only rank 0 gets the model. Sets the buffers of `model` to those of rank 0. The full tensors of the
+  /// Gathers a checkpoint from the snapshots that `make` returns. With writers::first rank 0 gets all of it; with writers::all each rank
+  /// gets the portion that it writes. Only rank 0 gets the model. Sets the buffers of `model` to those of rank 0. The full tensors of the
   /// sharded optimizers in `trained` are gathered on the rank that writes them. If `make` throws on one rank, all throw: nonfinite_error
   /// (N13) if it was one, else world_error (E25). Throws world_error (E26) that names a tensor which differs from rank 0's.
   snapshot gather(std::function<snapshot()> const& make, std::vector<trained_optimizer> const& trained,
@@ -98,8 +98,8 @@ std::optional<uneven_end> find_uneven_end(world_of_ranks const& world, std::int6
 
 /// Derives a distinct seed for each rank; that of rank 0 is `seed`.
 std::uint64_t rank_seed(std::uint64_t seed, int rank);
-/// Seeds the generators at the start of a run, by the recipe's determinism. Each rank draws different numbers, even if the program seeds all
-/// ranks alike.
+/// Seeds the generators at the start of a run, by the recipe's determinism. Each rank draws different numbers, even if the program seeds
+/// all ranks alike.
 void seed_generators(determinism::settings by, at::DeviceType device, int rank);
 /// Reseeds the generators, which had the same state on all ranks, with a distinct seed for each rank.
 void decorrelate_generators(at::DeviceType device, int rank);

@@ -1,4 +1,4 @@
-// The bodies of checkpoint_collectives.hpp.
+// Definitions for checkpoint_collectives.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -42,8 +42,8 @@ inline nlohmann::json list_tensor_forms(tensor_map const& tensors) {
   return all;
 }
 
-/// Broadcasts the tensors of rank `from`. Collective. `forms` is the result of list_tensor_forms on that rank. `keep(name, tensor)` may shrink
-/// each tensor on arrival. Removes the tensors from `local` on rank `from`.
+/// Broadcasts the tensors of rank `from`. Collective. `forms` is the result of list_tensor_forms on that rank. `keep(name, tensor)` may
+/// shrink each tensor on arrival. Removes the tensors from `local` on rank `from`.
 inline tensor_map broadcast_tensor_map(world_of_ranks const& world, tensor_map& local, nlohmann::json const& forms, int from,
                                        std::function<void(std::string const&, at::Tensor&)> const& keep = {}) {
   tensor_map all;

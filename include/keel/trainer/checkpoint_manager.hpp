@@ -52,7 +52,7 @@ class saver;
 /// The best checkpoint of a run.
 struct best_saved {
   std::filesystem::path path;  ///< its directory, for load_weights and options.resume_from
-  double value;                ///< of the metric by which checkpoints are compared
+  double value;                ///< value of the metric by which checkpoints are compared
   std::int64_t update;         ///< its number of applied updates
 };
 
@@ -119,9 +119,9 @@ class checkpoint_manager {
   /// Call when the run begins. Saves the initial state if the recipe rolls back, so that a checkpoint exists.
   void begin();
 
-  /// Call at each update boundary: collects finished saves, rolls back, saves. Collective. `updated`: the last update was applied. `asked`: a
-  /// signal, or any of several ranks, requests a save. `slowest_update()`: seconds of the slowest update plus evaluation. Returns true if the
-  /// run rolled back and its data continues at another position.
+  /// Call at each update boundary: collects finished saves, rolls back, saves. Collective. `updated`: the last update was applied. `asked`:
+  /// a signal, or any of several ranks, requests a save. `slowest_update()`: seconds of the slowest update plus evaluation. Returns true if
+  /// the run rolled back and its data continues at another position.
   bool at_boundary(bool updated, bool asked, std::function<double()> const& slowest_update);
 
   /// Ends the run: saves unsaved progress and returns when everything is durable. Collective. Throws what a save throws.
@@ -147,7 +147,7 @@ class checkpoint_manager {
   /// Call after an evaluation of the recipe, with its value. Collective.
   void evaluated(agreed<double> const& value) {
     bool const is_best = best_.evaluated(value, models_.updates());
-    // Rank 0 decides: only it knows of failed saves.
+    // Rank 0 decides, because failed saves are recorded only there.
     is_best_pending_ |= ranks_.rank0_decides([&] { return is_best; });
   }
   /// Call after an applied update, with its loss.
@@ -186,9 +186,9 @@ class checkpoint_manager {
   snapshot live(std::optional<std::int64_t> age = {});
   /// Describes the current state for the record; of a sharded optimizer, the shards of this rank.
   nlohmann::ordered_json describe_live_state();
-  /// Saves if the cadence, a request or a new best asks for it. Collective. Reasons: a `scheduled` save is due by the cadence. A save by the
-  /// `program` is retained like one and replaces none. `requested` saves are asked for by a person or a signal, or are a new best at
-  /// once, the measuring first save under young_daly, or at the end of a run or on an exception.
+  /// Saves if the cadence, a request or a new best requires it. Collective. Reasons: a `scheduled` save is due by the cadence. A save by
+  /// the `program` is retained like one and replaces none. `requested`: by a person or a signal, for a new best that is saved
+  /// immediately, to measure the first save under young_daly, at the end of a run, or on an exception.
   void save_if_due(bool updated, bool asked);
 
   void record_saved_units();
@@ -267,8 +267,8 @@ class checkpoint_manager {
   bool is_incomplete_ = false;
   std::string run_id_;                       ///< written into checkpoints; empty before the first
   std::int64_t saved_at_ = 0;                ///< attempts at the start of the last save; -1 after a failed or dropped one
-  bool is_save_requested_ = false;           ///< by a file or a signal
-  bool is_save_requested_by_clock_ = false;  ///< at the last agreement of several ranks
+  bool is_save_requested_ = false;           ///< a file or a signal requested a save
+  bool is_save_requested_by_clock_ = false;  ///< the clock requested a save, at the last agreement of several ranks
   bool is_best_pending_ = false;             ///< the last evaluation was the best so far
   double slowest_save_ = 0.0;                ///< seconds until durable
   bool warned_ = false;

@@ -1,4 +1,4 @@
-// The bodies of checkpoint_manager.hpp.
+// Definitions for checkpoint_manager.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -167,7 +167,7 @@ KEEL_BODY best_saved checkpoint_manager::load_best() {
 
 KEEL_BODY bool checkpoint_manager::is_save_due(std::int64_t updates) {
   if (!saves_) return false;
-  // With several ranks, ignore what only this rank knows.
+  // With several ranks, ignore local information, such as the clock and save requests.
   if (ranks_.is_shared()) return is_due_by_count(updates, true);
   return save_requested_.load(std::memory_order_relaxed) || is_due(updates, true);
 }
@@ -367,7 +367,7 @@ KEEL_BODY void checkpoint_manager::apply_for_replay(snapshot content, std::strin
 
 KEEL_BODY void checkpoint_manager::save_if_due(bool updated, bool asked) {
   bool const here = is_save_requested_ || save_requested_.load(std::memory_order_relaxed) || is_due(models_.updates(), updated);
-  // With several ranks, ignore what only this rank knows.
+  // With several ranks, ignore local information, such as the clock and save requests.
   bool const wanted = ranks_.is_shared() ? is_due_by_count(models_.updates(), updated) : here;
   if (!wanted && !asked && !is_best_pending_) return;
   bool const by_program = save_requested_.load(std::memory_order_relaxed);

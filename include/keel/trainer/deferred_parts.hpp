@@ -19,8 +19,8 @@ class deferred_parts {
     std::string source;  ///< name of the checkpoint in error messages
   };
 
-  /// Moves the state of late parts that do not exist yet out of `content` and keeps it for them. For parts in `present` that `content` lacks,
-  /// inserts the state that they were created with.
+  /// Moves the state of late parts that do not exist yet out of `content` and keeps it for them. For parts in `present` that `content`
+  /// lacks, inserts the state that they were created with.
   void match(snapshot& content, std::vector<trained_optimizer> const& present, std::string const& source);
 
   bool is_any_waiting() const { return !waiting_.empty(); }

@@ -1,4 +1,4 @@
-// The bodies of deferred_parts.hpp.
+// Definitions for deferred_parts.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -1,5 +1,5 @@
-// Descriptions for events.jsonl: a run's parameters, its state after a resume, and memory shortages. They show which parameters were frozen,
-// and whether a resumed run continued with the state that it loaded.
+// Descriptions for events.jsonl: a run's parameters, its state after a resume, and memory shortages. They show which parameters were
+// frozen, and whether a resumed run continued with the state that it loaded.
 #pragma once
 
 #include <keel/core/parameters.hpp>

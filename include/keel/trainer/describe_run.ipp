@@ -1,4 +1,4 @@
-// The bodies of describe_run.hpp.
+// Definitions for describe_run.hpp.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>

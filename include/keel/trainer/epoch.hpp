@@ -18,7 +18,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Throws error (E12) if the source knows its length and options.batches_per_epoch differs.
+/// Throws error (E12) if the source has a length that differs from options.batches_per_epoch.
 template <class Batches>
 void require_epoch_length([[maybe_unused]] Batches const& batches, [[maybe_unused]] std::int64_t batches_per_epoch) {
   if constexpr (
@@ -50,7 +50,7 @@ std::int64_t epoch_length([[maybe_unused]] Batches& batches, std::int64_t batche
   }
 }
 
-/// Returns the options with batches_per_epoch set, if the batches know it.
+/// Returns the options with batches_per_epoch set, if the batches provide their number.
 template <class Batches>
 trainer_options with_epoch_length(trainer_options options, Batches& batches) {
   options.batches_per_epoch = std::max<std::int64_t>(epoch_length(batches, options.batches_per_epoch, true), 0);
@@ -65,8 +65,8 @@ inline void adopt_data_order(data_cursor& cursor, std::string const& order, bool
                                       "directory, or options.accept_changed_recipe.");
   cursor.order = order;
 }
-/// The same with `batches.describe()`, or else, with a single rank, the number of batches in memory. That number may differ between ranks, and
-/// may change between epochs.
+/// The same with `batches.describe()`, or else, with a single rank, the number of batches in memory. That number may differ between ranks,
+/// and may change between epochs.
 template <class Batches>
 void adopt_source_order(data_cursor& cursor, [[maybe_unused]] Batches& batches, bool is_single_rank, bool accept_another) {
   if constexpr (requires { std::string(batches.describe()); }) {

@@ -86,8 +86,8 @@ class epoch_walker {
   epoch_walker(Source& source, data_cursor& cursor, at::DeviceType device)
       : source_(source), cursor_(cursor), device_(device) {}
 
-  /// Opens the epoch of the cursor, at its position. Calls `begin(position)` before accessing the source. Throws data_error (E06) if the epoch
-  /// has fewer batches than were consumed.
+  /// Opens the epoch of the cursor, at its position. Calls `begin(position)` before accessing the source. Throws data_error (E06) if the
+  /// epoch has fewer batches than were consumed.
   template <class Begin>
   void open(Begin const& begin) {
     epoch_.reset();

@@ -43,8 +43,8 @@ class evaluator {
   evaluator(evaluator const&) = delete;
   evaluator& operator=(evaluator const&) = delete;
 
-  /// Adds an evaluation, or replaces the one of the same name. Rejects batches that cannot be read again (U32) or counted (U14), and endless
-  /// ones without a limit (E28).
+  /// Adds an evaluation, or replaces the one of the same name. Rejects batches that cannot be read again (U32) or counted (U14), and
+  /// endless ones without a limit (E28).
   template <class Recipe, class Batches, class LossOf>
   void add(std::string name, Batches batches, LossOf loss_of) {
     using source = std::unwrap_reference_t<Batches>;

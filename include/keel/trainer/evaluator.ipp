@@ -1,4 +1,4 @@
-// The bodies of evaluator.hpp.
+// Definitions for evaluator.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -1,4 +1,4 @@
-// The bodies of hooks.hpp.
+// Definitions for hooks.hpp.
 #pragma once
 
 #include <keel/trainer/hooks.hpp>

@@ -53,7 +53,7 @@ class iteration_sync final : public rank_requests {
   std::optional<packed_agreement> numbers_;  ///< only with several ranks
   busy_time busy_{world_};
   bool is_in_epoch_ = false;
-  std::string message_;              ///< of the last exception, if only this rank threw it
+  std::string message_;              ///< message of the last exception, if only this rank threw it
   std::filesystem::path directory_;  ///< run directory, absolute; empty: there is none
   int unwinding_;                    ///< exceptions in flight at construction
 };

@@ -1,4 +1,4 @@
-// The bodies of iteration_sync.hpp.
+// Definitions for iteration_sync.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

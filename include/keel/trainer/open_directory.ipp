@@ -1,4 +1,4 @@
-// The bodies of open_directory.hpp.
+// Definitions for open_directory.hpp.
 #pragma once
 
 #include <keel/trainer/open_directory.hpp>

@@ -61,15 +61,16 @@ struct trainer_options {
   std::int64_t console_every = 1;
   /// Updates per line of metrics.jsonl and per point in a sink, which contains their means, sums and extremes.
   std::int64_t record_every = 1;
-  /// Updates between layer statistics, for layers.jsonl and sinks: norms of gradients, parameters and updates, and activations of keel::unit.
+  /// Updates between layer statistics, for layers.jsonl and sinks: norms of gradients, parameters and updates, and activations of
+  /// keel::unit.
   /// Samples 4,096 values of a large tensor. 0: never.
   std::int64_t layers_every = 100;
   /// Updates between histograms of gradients, weights and activations, for sinks; each also computes the layer statistics. 0: never.
   std::int64_t histograms_every = 0;
   /// Also write TensorBoard event files, to `tensorboard` in the run directory.
   bool tensorboard = true;
-  /// Floating-point operations per token, forward and backward, for model FLOP utilisation (keel/metrics/operation_count.hpp). 0: unknown until
-  /// trainer::count_operations.
+  /// Floating-point operations per token, forward and backward, for model FLOP utilisation (keel/metrics/operation_count.hpp). 0: unknown
+  /// until trainer::count_operations.
   double operations_per_token = 0.0;
   /// Peak of the device at this recipe's precision, in operations per second; 0: measured if needed.
   double peak_operations_per_second = 0.0;
@@ -77,7 +78,7 @@ struct trainer_options {
   std::vector<std::shared_ptr<metric_sink>> sinks = {};
   /// Replaces the file system of the machine, for tests; null: the real one.
   std::shared_ptr<file_system> own_files = {};
-  std::shared_ptr<time_source const> own_clock = {};  ///< replaces the clock, likewise
+  std::shared_ptr<time_source const> own_clock = {};  ///< replaces the clock, for tests; null: the real one
 
   /// The file system that the run uses.
   file_system& files() const { return own_files ? *own_files : real_files(); }
@@ -92,11 +93,11 @@ namespace keel::inline KEEL_MODE {
 /// Length of the run in updates of `accumulate` micro-batches each; 0: unknown. Throws error (E12) on overflow.
 std::int64_t length_of(trainer_options const& options, std::int64_t accumulate);
 
-/// The same, or run_facts::length_of_batches if the schedule needs the length and only options.epochs is set: then fit asks the batches for
-/// their number. Not with several ranks, whose numbers of batches may differ.
+/// The same, or run_facts::length_of_batches if the schedule needs the length and only options.epochs is set: then fit reads their
+/// number from the batches. Not with several ranks, whose numbers of batches may differ.
 std::int64_t length_at_construction(trainer_options const& options, config const& recipe, bool is_single_rank);
 
-/// Part of the console notice of a resume: says which parameters the checkpoint replaced.
+/// Returns the part of the console notice of a resume that describes which parameters the checkpoint replaced.
 inline char const* describe_replaced_source(trainer_options const& options) {
   return options.weights_from.empty() ? ", in place of the parameters that the program gave"
                                       : ", in place of options.weights_from, which is for a run that begins";

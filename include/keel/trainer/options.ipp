@@ -1,4 +1,4 @@
-// The bodies of options.hpp.
+// Definitions for options.hpp.
 #pragma once
 
 #include <cmath>

@@ -35,10 +35,10 @@ class part final : public detail::run_part, private step_observer, private detai
   /// The recipe's configuration, without numbers that are given later.
   static constexpr config configured = step_type::configured;
 
-  /// Run, model and optimizer must outlive the part. `name`: letters, digits and underscores. A part may also be created during the run, between
-  /// two updates. If the checkpoint that the run resumed from contains the part, create it before the loop, or in the first iteration before
-  /// that draws random numbers; its state is then restored. Throws error (E11) for a name or a parameter that another part has,
-  /// checkpoint_error if it does not match the checkpoint, and what the constructor of keel::step throws.
+  /// Run, model and optimizer must outlive the part. `name`: letters, digits and underscores. A part may also be created during the run,
+  /// between two updates. If the checkpoint that the run resumed from contains the part, create it before the loop, or in the first
+  /// iteration before that draws random numbers; its state is then restored. Throws error (E11) for a name or a parameter that another part
+  /// has, checkpoint_error if it does not match the checkpoint, and what the constructor of keel::step throws.
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer)
       : part(of, std::move(name), model, optimizer, nullptr, without_numbers()) {}
@@ -56,7 +56,8 @@ class part final : public detail::run_part, private step_observer, private detai
       : part(of, std::move(name), model, optimizer, &follows.part, detail::recipe_numbers(config_of<recipe_type>, all)) {}
   ~part() { models_.remove(*this); }
 
-  /// Trains on one micro-batch, as a call of keel::step. Throws as it does, and out_of_memory_error (E09) if the ladder has no further rung.
+  /// Trains on one micro-batch, as a call of keel::step. Throws as it does, and out_of_memory_error (E09) if the ladder has no further
+  /// rung.
   template <class Batch, class LossOf>
   step_outcome update(Batch const& batch, LossOf&& loss_of) {
     return taken([&] { return step_(batch, loss_of); });
@@ -82,8 +83,8 @@ class part final : public detail::run_part, private step_observer, private detai
     return last;
   }
 
-  /// Unfreezes parameters of this part's model, as trainer::unfreeze. Throws as step::unfreeze, and error (E11) for a parameter that another
-  /// part trains.
+  /// Unfreezes parameters of this part's model, as trainer::unfreeze. Throws as step::unfreeze, and error (E11) for a parameter that
+  /// another part trains.
   template <class Module>
   void unfreeze(Module& module, double rate = 0.0) {
     auto const which = as_module(module).parameters();

@@ -1,5 +1,5 @@
-// The loop of a run of several models, independent of the recipe's type. In each iteration of the program parts are updated in any order and
-// number. The end of an iteration is a boundary of the run if no part has an open update. keel::run is its typed interface.
+// The loop of a run of several models, independent of the recipe's type. In each iteration of the program parts are updated in any order
+// and number. The end of an iteration is a boundary of the run if no part has an open update. keel::run is its typed interface.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -24,7 +24,7 @@ class parts_loop final : public run_loop, private phase_listener {
   parts_loop(config const& recipe, trained_models& parts, iteration_sync& ranks, phase_clock& phases, trainer_options& options,
              run_alarms const& alarms, environment const& machine);
 
-  /// One loop of the program; lives as long as that loop.
+  /// One loop of the program; exists for its duration.
   class walk {
    public:
     explicit walk(parts_loop& of) : of_(of), signals_(of.options().stop_on_signals) {}

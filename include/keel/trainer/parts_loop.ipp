@@ -1,4 +1,4 @@
-// The bodies of parts_loop.hpp.
+// Definitions for parts_loop.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -353,7 +353,7 @@ KEEL_BODY void parts_loop::update(run_part& one, c10::function_ref<void()> call)
 }
 
 KEEL_BODY void parts_loop::observe(run_part const& one, event::incident const& event) {
-  // The run's checkpoint must not contain a pending update. Settle here, so that its exception is not taken for part of the incident.
+  // The run's checkpoint must not contain a pending update. Settle here, so that its exception is not attributed to the incident.
   for (run_part const* const other : models().all()) {
     if (other != &one) other->step().settle();
   }

@@ -33,8 +33,8 @@ char const* to_string(preflight_verdict which);
 struct preflight_row {
   std::string check;          ///< name of the check, such as "overfit one batch"
   preflight_verdict verdict;  ///< passed, failed or not applicable
-  std::string words;          ///< what the check found, or why it is not applicable
-  std::string fix;            ///< what to do; empty unless it failed
+  std::string words;          ///< finding of the check, or why it is not applicable
+  std::string fix;            ///< recommended action; empty unless it failed
 };
 
 /// The results of all checks.
@@ -70,7 +70,7 @@ struct preflight_subject {
   registered_states& registered;
   evaluator const& evaluations;
   trainer_options const& options;
-  std::int64_t length;  ///< of the run, in updates; 0: unknown
+  std::int64_t length;  ///< length of the run in updates; 0: unknown
 };
 
 /// Runs the checks of keel/diagnose/preflight.hpp. Compile error if that header is not included, because this one must not depend on it.

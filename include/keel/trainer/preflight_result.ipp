@@ -1,4 +1,4 @@
-// The bodies of preflight_result.hpp.
+// Definitions for preflight_result.hpp.
 #pragma once
 
 #include <algorithm>

@@ -12,7 +12,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// The position in the data: what was consumed, not what was fetched.
+/// The position in the data. It counts consumed micro-batches, not prefetched ones.
 struct data_cursor {
   std::int64_t epoch = 0;          ///< from 0
   std::int64_t position = 0;       ///< micro-batches of this epoch
@@ -86,8 +86,8 @@ class update_cursor {
 /// State of the run's record that persists between updates.
 struct run_record {
   std::int64_t attempts = 0;  ///< updates, the skipped ones included
-  std::int64_t age = 0;    ///< of a checkpoint: updates until its parameters were reached, also where a rollback saved it again
-  std::int64_t lines = 0;  ///< of metrics.jsonl, with the marks of what was abandoned
+  std::int64_t age = 0;    ///< updates until the present parameters were reached; unchanged if a rollback saves them again
+  std::int64_t lines = 0;  ///< lines of metrics.jsonl, including marks of abandoned lines
   std::int64_t tokens = 0;
   std::int64_t rungs = 0;             ///< rungs taken
   std::int64_t evaluated_epochs = 0;  ///< epochs at the last evaluation by epochs
@@ -96,8 +96,8 @@ struct run_record {
   double last_loss = 0.0;
   window_statistics loss;
   window_statistics gradient_norm;
-  update_interval interval;  ///< whose line is not written yet
-  alarm_watch alarms;        ///< of the recipe
+  update_interval interval;  ///< interval without a line in the record yet
+  alarm_watch alarms;        ///< the recipe's alarms
 
   template <class Archive>
   void visit(Archive& archive) {

@@ -27,8 +27,8 @@ namespace keel::inline KEEL_MODE {
 /// When registered state is restored. Restoring it after skipped updates needs a copy before every update, which is too expensive for a
 /// replay buffer of gigabytes.
 enum class state_scope : unsigned char {
-  updates,     ///< by a resume, a rollback, and a skipped or restarted update
-  checkpoints  ///< by a resume and a rollback only
+  updates,     ///< restored by a resume, a rollback, and a skipped or restarted update
+  checkpoints  ///< restored by a resume and a rollback only
 };
 
 }  // namespace keel::inline KEEL_MODE
@@ -70,8 +70,8 @@ namespace keel::inline KEEL_MODE {
 
 class registered_states final : public program_state {
  public:
-  /// Registers `state`, which lists its fields with `visit(archive)` and must outlive this. Throws error (E12) for a name that is taken, empty
-  /// or contains a dot; data_error (E05) for a tensor that cannot be saved.
+  /// Registers `state`, which lists its fields with `visit(archive)` and must outlive this. Throws error (E12) for a name that is taken,
+  /// empty or contains a dot; data_error (E05) for a tensor that cannot be saved.
   template <saveable State>
   void add(std::string name, State& state, state_scope scope = state_scope::updates) {
     for (auto const& one : states_) {
@@ -166,7 +166,7 @@ class registered_states final : public program_state {
     std::function<field_marks()> capture_marks;
     std::function<void(field_marks const&, field_copies&)> exclude_changed;
     std::function<std::set<std::string>()> unsound;
-    std::set<std::string> initially_nonfinite;  ///< at registration, such as a mask of minus infinity
+    std::set<std::string> initially_nonfinite;  ///< fields not finite at registration, such as a mask of minus infinity
 
     template <class Archive>
     void visit(Archive& archive) const {

@@ -53,7 +53,7 @@ struct replay_options {
 /// The result of a replayed update.
 struct replay_result {
   nonfinite_origin origin;     ///< nonfinite_place::transient if the update is finite now
-  std::vector<double> losses;  ///< of the micro-batches, or of their pieces, that ran
+  std::vector<double> losses;  ///< one per micro-batch, or per piece, that ran
   bool same_bits = false;      ///< losses and gradients are bitwise equal to those of the trace that the incident recorded
   /// True if the update is finite now.
   bool is_finite() const { return origin.place == nonfinite_place::transient; }

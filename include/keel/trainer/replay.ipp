@@ -1,4 +1,4 @@
-// The bodies of replay.hpp.
+// Definitions for replay.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -303,7 +303,8 @@ inline snapshot take_snapshot(config const& value, torch::nn::Module& model, std
   return content;
 }
 
-/// Restores a run from a snapshot. Throws checkpoint_error: E03 for another recipe, E04 for another model or optimizer, E05 for damaged data.
+/// Restores a run from a snapshot. Throws checkpoint_error: E03 for another recipe, E04 for another model or optimizer, E05 for damaged
+/// data.
 /// Writes the parameters last, after everything else was validated.
 inline void apply_snapshot(snapshot content, config const& value, torch::nn::Module& model,
                            std::vector<trained_optimizer> const& trained, std::vector<state_part> const& parts,

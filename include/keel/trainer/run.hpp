@@ -57,8 +57,8 @@ namespace keel::inline KEEL_MODE {
 template <class Recipe, class Environment>
 class part;
 
-/// A run of several parts. It must outlive them. Not thread-safe, except request_stop and request_save. Collective: each rank has one, and all make
-/// the same calls in the same order.
+/// A run of several parts. It must outlive them. Not thread-safe, except request_stop and request_save. Collective: each rank has one, and
+/// all make the same calls in the same order.
 template <class Recipe = recipe<>, class Environment = environment>
 class run {
   using validated = detail::validated<Recipe, detail::run_entry>;
@@ -101,9 +101,10 @@ class run {
 
   // The loop.
 
-  /// The batches of `count` epochs, from the present position; 0: as many as options.updates needs, or one epoch. Resumes automatically. Ends
-  /// early at options.updates, on a signal, request_stop, an alarm or an evaluation that stops the run. `batches` as for trainer::fit; an
-  /// lvalue must outlive the loop. Throws what resume, evaluations and saves throw, and data_error (E06) for a batch that cannot be trained on.
+  /// The batches of `count` epochs, from the present position; 0: as many as options.updates needs, or one epoch. Resumes automatically.
+  /// Ends early at options.updates, on a signal, request_stop, an alarm or an evaluation that stops the run. `batches` as for trainer::fit;
+  /// an lvalue must outlive the loop. Throws what resume, evaluations and saves throw, and data_error (E06) for a batch that cannot be
+  /// trained on.
   template <class Batches>
   auto epochs(Batches&& batches, std::int64_t count = 0) {
     static_assert(batch_source<std::remove_reference_t<Batches>>,
@@ -116,8 +117,8 @@ class run {
   auto iterations(std::int64_t until = 0) { return counted_loop(*this, until > 0 ? until : options_.updates); }
 
   /// Ends the run: saves what is not saved yet, closes the record and returns how the run ended. Discards partial accumulations: their
-  /// batches are replayed after a resume, unless flush() applied them. If other parts made updates meanwhile, no checkpoint is written here,
-  /// and the last one counts. Throws what a save throws.
+  /// batches are replayed after a resume, unless flush() applied them. If other parts made updates meanwhile, no checkpoint is written
+  /// here, and the last one counts. Throws what a save throws.
   outcome finish() { return loop_.finish(); }
   /// Ends the loop at the next boundary, and prevents later loops. May be called from a hook or from another thread.
   void request_stop() { loop_.request_stop(); }

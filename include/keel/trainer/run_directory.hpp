@@ -18,7 +18,8 @@ namespace keel::inline KEEL_MODE {
 
 class run_directory {
  public:
-  /// Creates and locks the directory. Resolves a relative path against the current directory now. `files` must outlive this. Throws file_error:
+  /// Creates and locks the directory. Resolves a relative path against the current directory now. `files` must outlive this. Throws
+  /// file_error:
   /// E01 if another run holds the lock, E02 if the directory cannot be written.
   run_directory(std::filesystem::path const& root, file_system& files)
       : root_(std::filesystem::absolute(root)),
@@ -69,7 +70,7 @@ class run_directory {
   }
 
   /// Returns true, and removes the file, if a person created a file `save` here. A directory of that name, or a file above 4096 bytes,
-  /// is taken for data and left alone.
+  /// is treated as data and kept.
   bool take_save_request() {
     constexpr std::uint64_t max_note_bytes = 4096;
     auto const name = root_ / "save";
@@ -102,8 +103,8 @@ class run_directory {
     if (!sentence.empty()) warnings_.push_back(std::move(sentence));
   }
 
-  /// Throws file_error (E01) if the directory holds another run, whose checkpoints a new run would eventually delete. `saves`: this run saves
-  /// checkpoints. A record without checkpoints is then accepted: its run never saved one, or they were moved away.
+  /// Throws file_error (E01) if the directory holds another run, whose checkpoints a new run would eventually delete. `saves`: this run
+  /// saves checkpoints. A record without checkpoints is then accepted: its run never saved one, or they were moved away.
   void require_unused(bool saves) {
     bool const has_checkpoints = !store_.updates().empty();
     bool const has_record = !saves && metrics_.size() > 0;

@@ -15,11 +15,11 @@
 //       epoch_end
 //     run_end                                       with the outcome
 //
-// The result of an update that is decided on a device is read one update later. Its update_end has `late` set, comes before the next
-// gradients are complete, and may come after the end of its epoch. Until then other events count it as applied.
-// out_of_memory comes when memory ran out, at the latest before the optimizer step. The update then restarts with micro-batch 0, and
-// gradients_ready may come again. If a rung is taken because the allocator loses time, out_of_memory comes before update_begin.
-// rung_released comes before the update_end of the update that completed the required period with enough memory.
+// The result of an update that is decided on a device is read one update later. Its update_end has `late` set, precedes the completion
+// of the next gradients, and may follow the end of its epoch. Until then other events count it as applied.
+// out_of_memory is raised if memory ran out, at the latest before the optimizer step. The update then restarts with micro-batch 0, and
+// gradients_ready may be raised again. If a rung is taken because the allocator is slow, out_of_memory precedes update_begin.
+// rung_released precedes the update_end of the update that completed the required period with enough memory.
 // An update may span two epochs. Hooks of one event run in the order in which they were added. An exception from a hook ends the run like
 // one from the loss.
 #pragma once
@@ -49,7 +49,7 @@ struct epoch_begin {
 /// The data of an epoch is exhausted.
 struct epoch_end {
   std::int64_t epoch;          ///< from 0
-  std::int64_t micro_batches;  ///< of the epoch
+  std::int64_t micro_batches;  ///< number of micro-batches of the epoch
 };
 /// The checkpoint is durable.
 struct checkpoint_saved {
@@ -73,7 +73,7 @@ struct rolled_back {
 /// An alarm of the recipe was raised; the action that the recipe binds to it follows.
 struct alarm_raised {
   std::int64_t update;        ///< updates applied
-  raised_alarm const& alarm;  ///< with the values that raised it
+  raised_alarm const& alarm;  ///< the alarm, with the values that raised it
 };
 /// An evaluation completed; a value without a name is a loss.
 struct evaluated {

@@ -1,5 +1,5 @@
-// Incidents of a run directory. Each is a folder `incidents/attempt-000000123` with a checkpoint from just before a non-finite update. It also
-// has the update's batches and random state, a readable incident.json, and the last 200 lines of the record.
+// Incidents of a run directory. Each is a folder `incidents/attempt-000000123` with a checkpoint from just before a non-finite update. It
+// also has the update's batches and random state, a readable incident.json, and the last 200 lines of the record.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The bodies of run_incidents.hpp.
+// Definitions for run_incidents.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

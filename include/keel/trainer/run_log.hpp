@@ -38,12 +38,12 @@ class run_log {
   /// Values of an update that event::update_end does not contain.
   struct figures {
     std::int64_t epoch;
-    double learning_rate;  ///< of the next update
+    double learning_rate;  ///< rate of the next update
     std::int64_t skipped;
     double milliseconds;
     std::int64_t rollbacks;
     double operations_per_token;  ///< 0: unknown
-    double peak;                  ///< of the device, in operations per second; 0: unknown
+    double peak;                  ///< peak of the device, in operations per second; 0: unknown
     std::optional<gpu_state> gpu;
     bool is_late;  ///< the next update is already open
   };
@@ -67,13 +67,13 @@ class run_log {
   void partial_update(std::int64_t update, std::int64_t micro_batches);
   /// Warns that the model was constructed before the recipe's seed was set.
   void not_seeded(std::int64_t update);
-  /// Records that this LibTorch lacks the fused attention kernel that the recipe asks for.
+  /// Records that this LibTorch lacks the fused attention kernel that the recipe requires.
   void no_fused_attention(std::int64_t update);
 
   /// Writes the line of an incomplete interval. Call at the end of the run and before a rollback.
   void write_rest();
 
-  /// `do_count`: batches consist of token ids. Unnamed losses are then taken for cross-entropies, and sinks get their perplexity.
+  /// `do_count`: batches consist of token ids. Unnamed losses are then treated as cross-entropies, and sinks get their perplexity.
   void set_counts_tokens(bool do_count) { sinks_.show_perplexity(do_count); }
 
   /// Adds a value to the next line of the record.
@@ -135,8 +135,8 @@ class run_log {
   /// Records that an exception with this `message` ends the run. `memory`: description of the memory shortage, or null.
   void failed(std::int64_t update, std::string const& message, nlohmann::ordered_json const& memory);
 
-  /// Records an evaluation; an unnamed value is a loss. `milliseconds`: its duration, for an evaluation of the recipe only. Such an evaluation
-  /// also gets a line in metrics.jsonl, and alarms watch it.
+  /// Records an evaluation; an unnamed value is a loss. `milliseconds`: its duration, for an evaluation of the recipe only. Such an
+  /// evaluation also gets a line in metrics.jsonl, and alarms watch it.
   void evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result,
                  std::optional<double> milliseconds);
 
@@ -213,7 +213,7 @@ class run_log {
   slowdown_watch slowdowns_;
   std::string slowdown_;
   std::optional<sink_thread> console_log_;
-  bool warned_ = false;  ///< of growing memory
+  bool warned_ = false;  ///< growing memory was reported
   bool has_pending_lines_ = false;
   std::set<std::string> warnings_;  ///< already reported
 };

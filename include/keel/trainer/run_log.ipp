@@ -1,4 +1,4 @@
-// The bodies of run_log.hpp.
+// Definitions for run_log.hpp.
 #pragma once
 
 #include <cmath>

@@ -82,7 +82,7 @@ class run_loop {
   run_loop(loop_parts const& of, run_alarms const& alarms);
   ~run_loop();
 
-  /// In updates; 0: unlimited.
+  /// Length of the run in updates; 0: unlimited.
   virtual std::int64_t length() const = 0;
   /// Called before the search for a checkpoint.
   virtual void before_resume() {}
@@ -116,8 +116,8 @@ class run_loop {
   outcome end_run(outcome const& ended, bool by_program, bool saves_end = true);
   /// Clears the requests that ended this loop, so that they do not end the next one.
   virtual void clear_stop_requests();
-  /// Saves and records the end of the run as far as possible. Call from the handler of the exception that ends it. `all_know`: all ranks throw
-  /// it, so the peers are not aborted.
+  /// Saves and records the end of the run as far as possible. Call from the handler of the exception that ends it. `all_know`: all ranks
+  /// throw it, so the peers are not aborted.
   void fail(std::exception const& thrown, bool all_know = false);
 
   loop_parts of_;
@@ -135,7 +135,7 @@ class run_loop {
   std::string last_error_;  ///< first line of the error of the last call in a program's own loop; empty: none
   bool begun_ = false;
   bool ended_ = false;            ///< the loop has ended once
-  bool is_data_rewound_ = false;  ///< by a rollback
+  bool is_data_rewound_ = false;  ///< a rollback rewound the data
   run_watchdog watch_;
 
  private:

@@ -1,4 +1,4 @@
-// The bodies of run_loop.hpp.
+// Definitions for run_loop.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -125,7 +125,7 @@ KEEL_BODY void run_loop::after_epoch() {
   bool const saves_by_epochs = recipe().checkpoint.kind == checkpoint::kind::every_epochs;
   if (evaluates || saves_by_epochs) models().settle();
   if (evaluates) evaluate_recipe();
-  // Also with another save cadence: the evaluation may be the best one, which is saved at once.
+  // Also with another save cadence: the evaluation may be the best one, which is saved immediately.
   if (saves() && (evaluates || saves_by_epochs)) while_saving([this] { save_at_boundary(false, false); });
 }
 

@@ -33,8 +33,8 @@ namespace keel::detail::inline KEEL_MODE {
 
 class run_observer {
  public:
-  /// All arguments must outlive this; `directory` may be null. `alarms_write_incidents`: an alarm of the recipe writes incidents. Throws error
-  /// (E12) if the recipe writes profiles or incidents and there is no run directory.
+  /// All arguments must outlive this; `directory` may be null. `alarms_write_incidents`: an alarm of the recipe writes incidents. Throws
+  /// error (E12) if the recipe writes profiles or incidents and there is no run directory.
   run_observer(config const& recipe, trained_models& models, phase_clock& phases, run_log& log, trainer_options const& options,
                run_directory* directory, bool alarms_write_incidents);
   run_observer(run_observer const&) = delete;
@@ -64,7 +64,7 @@ class run_observer {
 
   /// Sets the operations per token, and measures the device's peak unless the options give it. Returns its argument.
   double use_operations(double per_token);
-  /// 0: unknown.
+  /// Floating-point operations per token; 0: unknown.
   double operations_per_token() const { return operations_per_token_; }
   /// Peak of the device, in operations per second; 0: unknown.
   double peak() const { return peak_; }

@@ -1,4 +1,4 @@
-// The bodies of run_observer.hpp.
+// Definitions for run_observer.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

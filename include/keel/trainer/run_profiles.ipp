@@ -1,4 +1,4 @@
-// The bodies of run_profiles.hpp.
+// Definitions for run_profiles.hpp.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The bodies of run_sinks.hpp.
+// Definitions for run_sinks.hpp.
 #pragma once
 
 #include <cmath>

@@ -1,14 +1,15 @@
-// Turns SIGTERM, SIGINT, SIGHUP and SIGUSR1 into a flag that a run polls at its update boundaries, and SIGUSR2 into another
-// one, which asks for a checkpoint and lets the run go on. The handlers only write those flags (H06). A loop that the program
-// owns listens for as long as it wants to:
+// Turns SIGTERM, SIGINT, SIGHUP and SIGUSR1 into a flag that a run polls at its update boundaries. SIGUSR2 sets another flag,
+// which requests a checkpoint without ending the run. The handlers only write these flags (H06). In a program's own loop, a
+// listener enables them during its lifetime:
 //     keel::signal_listener const signals;
 //     for (auto& batch : loader) {
 //       run.step(batch, loss_of);
 //       if (run.should_stop(signals)) break;
 //     }
 //     run.finish(signals.received());
-// A launcher often forwards what the scheduler has sent to all processes, so the same signal within `repeats_within` seconds
-// counts once; later it ends the process as it would have without keel. A program that handles SIGUSR2 itself keeps it.
+// A launcher often forwards a signal that the scheduler has already sent to all processes, so repetitions within
+// `repeats_within` seconds are ignored. A later repetition has the effect that the signal has without keel. The program's own
+// handler for SIGUSR2, if it has one, is kept.
 #pragma once
 
 #include <time.h>
@@ -25,7 +26,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// A signal is for the process, so every trainer that listens sees it; the handlers go when the last of them ends.
+/// The signal handlers of the process. Every listening trainer receives a signal; the handlers are removed with the last one.
 class process_signals {
  public:
   static process_signals& instance() {
@@ -54,7 +55,7 @@ class process_signals {
   static constexpr int numbers[count] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
   static constexpr std::int64_t repeats_within = 5;  // seconds
 
-  // One for the process, also where some of its files see bodies and others do not.
+  // One instance per process, even if only some of its files include the definitions.
   static std::atomic<int>& pending() {
     static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only write lock-free");
     static std::atomic<int> number{0};
@@ -94,10 +95,10 @@ class process_signals {
 
 namespace keel::inline KEEL_MODE {
 
-/// Listens for signals that ask for a stop, for as long as it lives.
+/// RAII: listens for signals that request a stop.
 class signal_listener {
  public:
-  /// `active`: false listens to nothing.
+  /// `active`: if false, does not listen.
   explicit signal_listener(bool active = true) : active_(active) {
     if (active_) detail::process_signals::instance().listen();
   }
@@ -117,10 +118,10 @@ class signal_listener {
   bool active_;
 };
 
-/// Listens for SIGUSR2, which asks for a checkpoint, for as long as it lives.
+/// RAII: listens for SIGUSR2, which requests a checkpoint.
 class save_listener {
  public:
-  /// `active`: false listens to nothing.
+  /// `active`: if false, does not listen.
   explicit save_listener(bool active = true);
   save_listener(save_listener const&) = delete;
   save_listener& operator=(save_listener const&) = delete;

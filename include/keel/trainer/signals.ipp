@@ -1,4 +1,4 @@
-// The bodies of signals.hpp.
+// Definitions for signals.hpp.
 #pragma once
 
 #include <keel/trainer/signals.hpp>

@@ -29,8 +29,8 @@ inline char const* ending_event_name(outcome const& result) {
 /// Lists the measures in effect to save memory; empty if there are none.
 std::string describe(memory_settings const& relief);
 
-/// Returns the label and text of each row of the console's summary. `words`: from ending(); `clipped`: fraction of updates; `tokens_now`: tokens
-/// since this start.
+/// Returns the label and text of each row of the console's summary. `words`: from ending(); `clipped`: fraction of updates; `tokens_now`:
+/// tokens since this start.
 std::vector<std::pair<std::string, std::string>> summary_rows(std::string const& words, std::int64_t updates,
                                                               std::int64_t skipped, double clipped, run_record const& record,
                                                               std::int64_t tokens_now, double seconds,

@@ -1,4 +1,4 @@
-// The bodies of summary.hpp.
+// Definitions for summary.hpp.
 #pragma once
 
 #include <keel/trainer/summary.hpp>

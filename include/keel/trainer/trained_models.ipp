@@ -1,4 +1,4 @@
-// The bodies of trained_models.hpp.
+// Definitions for trained_models.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

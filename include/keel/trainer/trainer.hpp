@@ -1,8 +1,8 @@
 // keel::trainer, a training loop generated from a recipe:
 //
 //     keel::trainer<recipe> run{model, optimizer, {.run_directory = "run", .updates = 1000}};   then run.fit(batches, loss_of)
-// fit() resumes automatically, trains, records, saves, stops on signals, and returns how the run ended. In a loop of your own, step() trains
-// on one micro-batch; call should_stop() in the loop and finish() after it.
+// fit() resumes automatically, trains, records, saves, stops on signals, and returns how the run ended. In a loop of your own, step()
+// trains on one micro-batch; call should_stop() in the loop and finish() after it.
 // With keel::shard::replicate each rank constructs a trainer, and the world is the third argument:
 //     keel::trainer<recipe> run{model, optimizer, keel::join(), {.run_directory = "run", .updates = 1000}};
 // The ranks save, stop, evaluate and end together (checkpoint_collectives.hpp), so all ranks must make the same calls. Rank 0 owns the
@@ -122,8 +122,9 @@ class trainer {
   /// gives up when the ladder has no rung left, or when skipped updates reach their limit. After such a limit nothing is saved;
   /// load_best() loads the best weights.
   /// `batches`: an input range, a LibTorch data loader, or a function of the epoch that returns one; each element is one micro-batch.
-  /// `loss_of(batch)` returns the mean loss of the batch, or keel::weighted_loss. Throws what resume, step and saves throw, and recipe_error
-  /// for rules that depend on the batches. On an exception, unsaved progress is saved if the recipe has checkpoints on exceptions.
+  /// `loss_of(batch)` returns the mean loss of the batch, or keel::weighted_loss. Throws what resume, step and saves throw, and
+  /// recipe_error for rules that depend on the batches. On an exception, unsaved progress is saved if the recipe has checkpoints on
+  /// exceptions.
   template <class Batches, class LossOf>
   outcome fit(Batches&& batches, LossOf&& loss_of) {
     if constexpr (!batch_source<std::remove_reference_t<Batches>>) {
@@ -168,8 +169,8 @@ class trainer {
 
   // Your own loop.
 
-  /// Trains on one micro-batch; updates, records and saves as fit does. The first call resumes automatically; to start the data at cursor(),
-  /// call resume() before the loop. Throws what keel::step and a save throw.
+  /// Trains on one micro-batch; updates, records and saves as fit does. The first call resumes automatically; to start the data at
+  /// cursor(), call resume() before the loop. Throws what keel::step and a save throw.
   template <class Batch, class LossOf>
   step_outcome step(Batch const& batch, LossOf&& loss_of) {
     return loop_.step_in_own_loop([&] { return take(batch, loss_of); });
@@ -190,23 +191,23 @@ class trainer {
   std::optional<step_outcome> settle() { return step_.settle(); }
   /// Applies the last, partial accumulation, as fit does at its end.
   std::optional<step_outcome> flush() { return loop_.flush(); }
-  /// True if a signal, request_stop() or an evaluation of the recipe requests the end of the loop, and no update is open. With several ranks
-  /// the request takes effect with the next update, and all ranks stop after the same update.
+  /// True if a signal, request_stop() or an evaluation of the recipe requests the end of the loop, and no update is open. With several
+  /// ranks the request takes effect with the next update, and all ranks stop after the same update.
   template <class Listener>
   bool should_stop(Listener const& signals) const {
     return loop_.should_stop([&]() -> int { return signals.received(); });
   }
   /// Ends an epoch: call it after each pass over the data. Evaluates and saves if the recipe does so by epochs. Collective.
   void end_epoch() { loop_.end_epoch(); }
-  /// Ends the run as fit does: saves unsaved progress, closes the record and returns how the run ended. The outcome is stopped (by `signal` or
-  /// request_stop()), given up if the last update was, or finished. Discards a partial accumulation and logs that, unless flush() applied
-  /// it. Collective. Throws what a save throws.
+  /// Ends the run as fit does: saves unsaved progress, closes the record and returns how the run ended. The outcome is stopped (by `signal`
+  /// or request_stop()), given up if the last update was, or finished. Discards a partial accumulation and logs that, unless flush()
+  /// applied it. Collective. Throws what a save throws.
   outcome finish(int signal = 0) { return loop_.finish(signal); }
   /// The position in the data at which a loop continues after resume().
   data_cursor const& cursor() const { return loop_.cursor(); }
 
-  /// Unfreezes the parameters of `module` between two updates, as a new parameter group of the optimizer. `rate`: its learning rate; 0: that
-  /// of the first group. Parameters that are trained already are unchanged, so a hook may call this in every epoch. Checkpoints
+  /// Unfreezes the parameters of `module` between two updates, as a new parameter group of the optimizer. `rate`: its learning rate; 0:
+  /// that of the first group. Parameters that are trained already are unchanged, so a hook may call this in every epoch. Checkpoints
   /// store it: resume and rollback restore which parameters were trained. Throws as step::unfreeze.
   template <class Module>
   void unfreeze(Module& module, double rate = 0.0) {
@@ -223,7 +224,8 @@ class trainer {
 
   // Checkpoints.
 
-  /// Loads the newest valid checkpoint of the run directory; false if there is none. fit and the first step call it automatically. Collective.
+  /// Loads the newest valid checkpoint of the run directory; false if there is none. fit and the first step call it automatically.
+  /// Collective.
   /// Throws checkpoint_error if this run can use none of the checkpoints, recipe_error (L04) if the schedule needs a length.
   bool resume() { return loop_.resume(); }
   /// Saves a checkpoint now, in addition to a scheduled one of this update. Returns when it is durable, or, under checkpoint::asynchronous,
@@ -317,9 +319,9 @@ class trainer {
     auto const trying = loop_.try_out();
     return dry_run().overfit_one_batch(batch, loss_of, updates);
   }
-  /// Checks model, data and recipe for problems that would waste the run; takes about a minute. keel/diagnose/preflight.hpp lists the checks;
-  /// include it or keel/keel.hpp. If a check throws, the message becomes its result. Throws error (E12) inside an update, data_error (E06)
-  /// if there are no batches.
+  /// Checks model, data and recipe for problems that would waste the run; takes about a minute. keel/diagnose/preflight.hpp lists the
+  /// checks; include it or keel/keel.hpp. If a check throws, the message becomes its result. Throws error (E12) inside an update,
+  /// data_error (E06) if there are no batches.
   template <class Batches, class LossOf>
   preflight_result preflight(Batches&& batches, LossOf&& loss_of, preflight_options const& options = {}) {
     if constexpr (!detail::is_repeatable<std::remove_reference_t<Batches>>) {
@@ -335,8 +337,8 @@ class trainer {
     }
   }
 
-  /// Reruns the update of an incident from the file `incident`, which keel::incident::keep wrote. `loss_of` as for fit; if it accepts several
-  /// batch types, call `run.replay<batch_type>(..)`. Throws checkpoint_error if the file is of another run or damaged.
+  /// Reruns the update of an incident from the file `incident`, which keel::incident::keep wrote. `loss_of` as for fit; if it accepts
+  /// several batch types, call `run.replay<batch_type>(..)`. Throws checkpoint_error if the file is of another run or damaged.
   template <class Batch = void, class LossOf>
   replay_result replay(std::filesystem::path const& incident, LossOf&& loss_of, replay_options const& options = {}) {
     return replay_of<Batch>(incident, loss_of, [&](auto& again) { return again.run(options); });
@@ -347,8 +349,8 @@ class trainer {
     return replay_of<Batch>(incident, loss_of, [](auto& again) { return run_experiments(again); });
   }
 
-  /// Counts the floating-point operations per token of this micro-batch, forward and backward. The record then contains the utilisation of the
-  /// device. Throws error (E12) inside an update, or if the batch has no tokens.
+  /// Counts the floating-point operations per token of this micro-batch, forward and backward. The record then contains the utilisation of
+  /// the device. Throws error (E12) inside an update, or if the batch has no tokens.
   template <class Batch, class LossOf>
   double count_operations(Batch const& batch, LossOf&& loss_of) {
     auto const trying = loop_.try_out();

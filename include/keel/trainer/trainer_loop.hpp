@@ -31,8 +31,8 @@ class trainer_loop final : public run_loop, private step_observer, private manua
     std::int64_t rows;
     std::int64_t tokens;
   };
-  /// Trains on one micro-batch in fit(). `size`: nullopt if it cannot be counted. `contents` returns the tensors of the batch. `run` validates
-  /// the batch and calls the step.
+  /// Trains on one micro-batch in fit(). `size`: nullopt if it cannot be counted. `contents` returns the tensors of the batch. `run`
+  /// validates the batch and calls the step.
   step_outcome take(std::optional<batch_size> const& size, c10::function_ref<batch_contents()> contents,
                     c10::function_ref<step_outcome()> run);
   /// `run` validates a batch before training. If it throws, the open update is discarded on all ranks.
@@ -47,7 +47,7 @@ class trainer_loop final : public run_loop, private step_observer, private manua
   outcome finish(int signal);
   void change(c10::function_ref<void()> change_numbers);
 
-  /// In updates. A length in epochs is exact only while their number of updates does not change.
+  /// Length of the run in updates. A length in epochs is exact only while their number of updates does not change.
   std::int64_t length() const override;
   bool is_length_pending() const { return step_.facts().is_length_pending; }
   /// Throws recipe_error (L04) if the schedule needs a length and neither the options nor the batches have one.

@@ -1,4 +1,4 @@
-// The bodies of trainer_loop.hpp.
+// Definitions for trainer_loop.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -317,7 +317,7 @@ KEEL_BODY outcome trainer_loop::finish(int signal) {
     if (step_.has_open_update()) log_.partial_update(step_.updates(), step_.open_micro_batches());
     drop_open_update();
     if (is_distributed()) {
-      // The other ranks do not know of a signal that arrived after the last agreement.
+      // Use the signal of the last agreement: a later one has not reached the other ranks.
       if (step_.ranks().is_shared()) signal = step_.ranks().requests().signal;
       if (is_stop_requested()) stop_requested_ = true;
     }

@@ -1,4 +1,4 @@
-// The bodies of watchdog_target.hpp.
+// Definitions for watchdog_target.hpp.
 #pragma once
 
 #include <keel/collective/recent_collectives.hpp>
