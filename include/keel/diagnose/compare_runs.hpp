@@ -1,6 +1,5 @@
 // Compares two runs: their settings (recipe, versions, fingerprints of data and vocabulary), the first update at which their records
-// diverge
-// and the key that diverges first, and the distance of the weights in their newest common checkpoint, by layer.
+// diverge, the key that diverges first, and the distance of the weights in their newest common checkpoint, by layer.
 //     keel::run_comparison const found = keel::compare_runs("runs/good", "runs/worse");
 //     std::puts(keel::to_text(found).c_str());
 #pragma once
