@@ -124,7 +124,7 @@ class batch_watch {
   void at(std::int64_t epoch, std::int64_t position) { epoch_ = epoch, position_ = position, is_placed_ = true; }
 
   /// Checks a batch. Token ids are the first input of 32 or 64-bit integers with at least two dimensions. Tensors on a device, sparse and
-  /// quantized tensors are not checked. Throws data_error (E06), with the row, for an id or label outside of the range in the settings.
+  /// quantized tensors are not checked. Throws data_error (E06), with the row, for an id or label that the settings exclude.
   template <class Batch>
   std::vector<batch_finding> look(Batch const& batch) {
     if (!is_on()) return {};

@@ -1,5 +1,5 @@
-// Checks of a preflight that rehearse events of a long run: a repeated update, another number of threads, an evaluation, a resume, out of
-// memory.
+// Checks of a preflight that rehearse events of a long run: a repeated update, another number of threads, an evaluation, a resume,
+// running out of memory.
 #pragma once
 
 #include <cstdint>

@@ -65,8 +65,8 @@ KEEL_BODY bool have_same_bits(std::vector<at::Tensor> const& a, std::vector<at::
   return true;
 }
 
-/// Returns the distance between the directions of two lists of tensors: 0 for equal, 2 for opposite ones. A common factor cancels out
-/// because gradients may not be unscaled yet.
+/// Returns the distance between the directions of two lists of tensors: 0 for equal, 2 for opposite ones. A common factor has no
+/// effect, because the gradients in memory may not be unscaled.
 KEEL_BODY double distance_of(std::vector<at::Tensor> const& a, std::vector<at::Tensor> const& b) {
   double of_a = 0.0, of_b = 0.0, product = 0.0;
   for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {

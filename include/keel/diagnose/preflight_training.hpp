@@ -9,8 +9,8 @@ namespace keel::detail::inline KEEL_MODE {
 
 /// Results that the training checks share.
 struct preflight_training {
-  std::int64_t updates = 0;              ///< number of each experiment
-  std::int64_t wanted = 0;               ///< number that each experiment should have
+  std::int64_t updates = 0;              ///< updates of each experiment
+  std::int64_t wanted = 0;               ///< updates that each experiment should have
   bool is_slow = false;                  ///< even this number of updates takes longer than the time left
   bool has_labels = true;                ///< the last tensor of a batch is not a model input
   std::optional<double> factor_of_rate;  ///< factor on the run's learning rate at which one batch was overfitted

@@ -27,7 +27,7 @@ KEEL_BODY std::string first_names(std::vector<std::string> const& names) {
   return words;
 }
 
-/// A module in evaluation mode may be intended if all of its parameters are frozen.
+/// Returns true if all parameters are frozen: the module may then be in evaluation mode on purpose.
 KEEL_BODY bool is_frozen_on_purpose(torch::nn::Module const& module) {
   auto const parameters = module.parameters();
   return !parameters.empty() &&

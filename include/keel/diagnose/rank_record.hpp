@@ -48,8 +48,8 @@ struct rank_record {
   bool has_joined = false;
   std::map<std::int64_t, entered_collective> collectives;  ///< by sequence number
   std::map<std::int64_t, rank_update> updates;             ///< by update number
-  std::optional<std::int64_t> data_ended;                  ///< number of updates at which the data ended
-  std::optional<std::string> left;                         ///< the reason
+  std::optional<std::int64_t> data_ended;                  ///< number of updates after which the data ended
+  std::optional<std::string> left;                         ///< why the rank ended
   double last = 0.0;                                       ///< time of the last line, in seconds since 1970
 };
 

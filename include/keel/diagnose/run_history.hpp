@@ -1,5 +1,5 @@
 // Reads a run directory: the lines of metrics.jsonl as curves, with the updates that a rollback or a restart abandoned kept apart, and the
-// events. Needs no run; an incomplete directory of a running or killed run is read as far as possible.
+// events. Works without a trainer; an incomplete directory of a running or killed run is read as far as possible.
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,8 @@
 //     keel::triage_result const found = keel::triage("runs/today");
 //     std::fputs(keel::to_text(found).c_str(), stdout);
 // Definite evidence, such as an event of the record, outranks the shapes of curves, which several causes share: in that case consider the
-// first two causes and their evidence. The other verdicts are healthy,
-// not_enough_data for a run that is too short to judge, and not_ended for one whose process disappeared.
+// first two causes and their evidence. The other verdicts are healthy, not_enough_data for a run that is too short to judge,
+// and not_ended for one whose process disappeared.
 #pragma once
 
 #include <cstdint>

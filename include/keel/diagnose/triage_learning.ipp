@@ -21,7 +21,7 @@ struct layer_summary {
   double update_ratio = 0.0;  ///< median over layers and measurements, without zeros; 0 if unknown
   std::size_t layers = 0;
   std::vector<std::string> without_gradient;  ///< layers whose gradient was 0 at every measurement
-  std::vector<std::string> unmoved;           ///< layers with a gradient that never changed
+  std::vector<std::string> unmoved;           ///< layers whose parameters never changed although they had a gradient
   std::vector<std::string> died;              ///< layers whose gradient was not 0 at the first measurement and 0 at the last
   std::vector<std::string> of_zeros;          ///< layers whose parameters were all 0 at the first measurement
   double smallest = 0.0;                      ///< smallest nonzero gradient norm of a layer at the first measurement

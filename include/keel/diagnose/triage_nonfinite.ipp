@@ -17,7 +17,7 @@ struct nonfinite_record {
   std::int64_t first = -1;  ///< number of updates before the first of them
   std::int64_t count = 0;
   std::int64_t overflows = 0;  ///< overflows of the loss scale
-  std::int64_t longest = 0;    ///< longest row of consecutive attempts
+  std::int64_t longest = 0;    ///< longest run of consecutive skipped attempts
   run_event const* incident = nullptr;
   bool ended_the_run = false;
 };

@@ -156,7 +156,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
     add(trouble::host_waits, waits > 0.6 ? 0.85 : 0.65,
         {formatted("in %.0f %% of the profile's time no operation of LibTorch runs, and data is not what is waited for",
                    100.0 * waits)});
-  // A backward pass takes at least as long as its forward pass if all parameters are trained.
+  // A backward pass takes at least as long as its forward pass if most parameters are trained.
   double const forward = usual("time.forward"), backward = usual("time.backward");
   run_event const* const begins = first_event(history, "begins");
   bool const is_trained =

@@ -111,7 +111,7 @@ class alarm_watch {
   struct watched {
     health::alarm const* what;
     health::action does;
-    std::int64_t raised_at = -1;  ///< attempts when it last held; -1: it may be raised
+    std::int64_t raised_at = -1;  ///< attempt at which it last held; -1: it may be raised
     bool is_of_evaluations = false;
     bool is_of_a_clock = false;
     std::int64_t cadence = 1;  ///< attempts between two evaluations, because a single value hardly changes a long window

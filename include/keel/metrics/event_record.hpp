@@ -21,10 +21,7 @@ namespace keel::detail::inline KEEL_MODE {
 /// is weak.
 std::uint32_t masked_crc32c(std::string_view bytes);
 
-/// Frames an event: `u64 length
-///     u32 masked crc of the length 
-///     event 
-///     u32 masked crc of the event`, little-endian.
+/// Frames an event: `u64 length | u32 masked crc of the length | event | u32 masked crc of the event`, little-endian.
 std::string framed(std::string_view event);
 
 /// Returns the first record of a file. `seconds`, here and below, is the time since 1970.

@@ -61,7 +61,7 @@ class layer_watch final : private unit_listener {
     std::int64_t update;
     std::vector<std::string> activations;
     std::vector<std::string> distributions;
-    std::vector<double> elements;  ///< of the samples of all distributions
+    std::vector<double> elements;  ///< sample size of each distribution
     device_reading numbers;
   };
 

@@ -14,7 +14,7 @@ namespace keel::inline KEEL_MODE {
 struct slowdown {
   double before = 0.0;  ///< milliseconds per update, without saves and evaluations
   double now = 0.0;
-  std::optional<run_phase> phase = {};  ///< the phase with the largest increase; nullopt: time outside of any phase
+  std::optional<run_phase> phase = {};  ///< the phase with the largest increase; nullopt: most of it is outside of any phase
 };
 
 /// Describes the slowdown in one sentence.

@@ -36,7 +36,7 @@ struct nonfinite_origin {
   std::string given;               ///< for the place `batch`: the tensor that contains it
   std::int64_t micro_batch = -1;   ///< index within the update, from 0; -1 if it belongs to none
   std::vector<std::int64_t> rows;  ///< rows of the micro-batch that cause the value on their own, at most 8; empty if unknown
-  bool every_row = false;          ///< all of its rows do
+  bool every_row = false;          ///< true if every row does
   std::string detail;              ///< the reason if no more is known
 };
 

@@ -12,7 +12,7 @@
 namespace keel::inline KEEL_MODE {
 
 /// Runs `pass`, which passes its argument to its unit_scope, and observes every operation. Returns true if an operation made a NaN, or an
-/// infinity that was not one of its arguments. An exception of LibTorch ends the pass and is not rethrown.
+/// infinity that was not passed as a scalar argument. An exception of LibTorch ends the pass and is not rethrown.
 bool makes_nonfinite_values(torch::nn::Module& model, parameter_list const& parameters,
                             std::function<void(unit_listener*)> const& pass);
 

@@ -123,7 +123,7 @@ class operation_watch final : private operation_observer, private unit_listener 
   std::map<std::int64_t, forward_operation> forward_;  ///< by the number of the node
   std::vector<finding> findings_;
   std::unordered_map<c10::StorageImpl const*, std::size_t> made_by_;
-  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> addresses_;  ///< prevents that later tensors get the same addresses
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> addresses_;  ///< keeps the addresses from being reused
 };
 
 }  // namespace keel::inline KEEL_MODE
