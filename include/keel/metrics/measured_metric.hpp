@@ -26,10 +26,10 @@ struct recent_updates {
 template <unit_of_measure Unit, over_updates OverUpdates, reduction OverRanks, reading_cost Cost = reading_cost::none>
 struct measured_metric : run_metric<Unit, reduce::mean, OverUpdates, OverRanks, Cost> {
   static constexpr char const* name = nullptr;       ///< the name that sinks and alarms receive; nullptr: they do not
-  static constexpr char const* title = nullptr;      ///< title of its plot in a report; nullptr: no plot
+  static constexpr char const* title = nullptr;      ///< of its plot in a report; nullptr: none
   static constexpr bool is_null_if_unknown = false;  ///< in metrics.jsonl; an unknown value is otherwise left out
   static constexpr bool omits_zero = false;          ///< in metrics.jsonl and for sinks
-  static constexpr bool depends_on_clock = false;    ///< a resumed run does not repeat it bit for bit
+  static constexpr bool depends_on_clock = false;    ///< so that a resumed run does not repeat it to the bit
 
   /// The weight of an update in a mean over updates.
   static double weight(std::int64_t /*tokens*/, double /*milliseconds*/) { return 1.0; }
@@ -108,12 +108,12 @@ class value_per_metric {
   Value const& operator[](Metric) const {
     return values_[index_of<Metric>()];
   }
-  /// Calls `visit(metric)` for each metric.
+  /// Calls `visit(metric)` for each.
   template <class Visit>
   static void for_each_metric(Visit const& visit) {
     (visit(Metrics{}), ...);
   }
-  /// Calls `visit(metric, value)` for each metric.
+  /// Calls `visit(metric, value)` for each.
   template <class Visit>
   void for_each(Visit const& visit) {
     std::size_t i = 0;
