@@ -1,4 +1,4 @@
-// Looks at a batch before it trains, for what would waste the update or the run. Usable without a trainer:
+// Checks batches before training for problems that would waste an update or the run. Usable without a trainer:
 //     keel::batch_watch watch({.vocabulary = 50257, .padding = 0});
 //     for (auto const& batch : batches)
 //       for (keel::batch_finding const& found : watch.look(batch)) std::puts(found.words.c_str());
@@ -23,7 +23,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// What a look at a batch may find; policy/batch_guard.hpp says which policy looks for it.
+/// A problem that a check of a batch may find; policy/batch_guard.hpp lists the policies that check for it.
 enum class batch_problem : unsigned char {
   nothing_in_it,
   not_finite,
@@ -36,32 +36,32 @@ enum class batch_problem : unsigned char {
   row_too_long,
   ids_never_seen
 };
-/// How many kinds of problems there are.
+/// The number of kinds of problems.
 inline constexpr std::size_t batch_problems = 10;
-/// A few words for a record.
+/// Returns a short description for the record.
 char const* to_string(batch_problem which);
 
 /// A problem of one batch.
 struct batch_finding {
   batch_problem what;  ///< the problem
-  std::int64_t epoch;  ///< 0 where the program does not say it
-  std::int64_t batch;  ///< micro-batches of the epoch before it
-  std::int64_t row;    ///< the first; -1: of the whole batch
-  std::string words;   ///< one sentence with both
+  std::int64_t epoch;  ///< 0 if the program does not call at()
+  std::int64_t batch;  ///< number of micro-batches of the epoch before it
+  std::int64_t row;    ///< the first affected row; -1: the whole batch
+  std::string words;   ///< one sentence with the problem and its position
 };
 
-/// What of a batch goes into the model, and what it is compared with.
+/// The tensors of a batch by their role.
 struct batch_contents {
-  std::vector<at::Tensor> inputs;  ///< what the model takes
-  std::vector<at::Tensor> labels;  ///< what its output is compared with
+  std::vector<at::Tensor> inputs;  ///< inputs of the model
+  std::vector<at::Tensor> labels;  ///< labels, which the model's output is compared with
 };
 
-/// What a guess knows of labels: how often each occurs, and nothing of a single row.
+/// The loss of a guess that knows only the frequency of each label.
 struct label_guess {
-  bool are_classes;  ///< integers, or numbers that are all 0 or 1; else numbers
-  double loss;       ///< classes: the entropy of their shares, in nats, which a cross-entropy then has; numbers: their variance
-  std::int64_t labels;      ///< that it is drawn from
-  std::int64_t in_a_batch;  ///< labels of one, on average: a loss that is their sum is so many times as large
+  bool are_classes;  ///< labels are integers, or numbers that are all 0 or 1; else other numbers
+  double loss;  ///< classes: entropy of their frequencies in nats, comparable with a cross-entropy; numbers: their variance
+  std::int64_t labels;      ///< number of labels that it is computed from
+  std::int64_t in_a_batch;  ///< labels per batch, on average: the factor for a loss that is summed over labels
 };
 
 }  // namespace keel::inline KEEL_MODE
@@ -83,9 +83,9 @@ void add_tensors(std::vector<at::Tensor>& to, Part const& part) {
 
 namespace keel::inline KEEL_MODE {
 
-/// Of pairs, tuples, arrays and vectors the last member has the labels, where there is more than one; of LibTorch's Example the target.
-/// A batch of your own says so by `inputs()` and `labels()`, each a tensor or a vector of tensors; of one that does not, nothing is
-/// looked at.
+/// Returns the inputs and labels of a batch. In pairs, tuples, arrays and vectors with several members the last one is the labels; in
+/// LibTorch's Example it is the target. A user-defined batch provides `inputs()` and `labels()`, each a tensor or a vector of tensors;
+/// otherwise it is not checked.
 template <class Batch>
 batch_contents contents_of(Batch const& batch) {
   batch_contents found;
@@ -107,57 +107,56 @@ batch_contents contents_of(Batch const& batch) {
   return found;
 }
 
-/// Numbers of the rows in which no floating-point value is NaN or infinite, int64; undefined where all rows are such, or none. Later inputs
-/// than the first may hold infinities, of which masks are made. Waits for tensors on a device.
+/// Returns the int64 indices of the rows without NaN and infinity in any floating-point value; undefined if all rows are finite, or none.
+/// Inputs after the first may contain infinities, which masks use. Synchronizes for tensors on a device.
 at::Tensor finite_rows(batch_contents const& batch, std::int64_t rows);
 
-/// Looks at batches for a loop of your own; a trainer has one. Each rank looks at its own batches.
+/// Checks the batches of a custom loop; a trainer does so itself. Each rank checks its own batches.
 class batch_watch {
  public:
-  /// What it looks for, as keel::batch_guard says.
+  /// `settings`: the checks of keel::batch_guard.
   explicit batch_watch(batch_guard::settings const& settings) : settings_(settings) {}
 
-  /// False for batch_guard::off.
+  /// Returns false for batch_guard::off.
   bool is_on() const { return settings_.kind != batch_guard::kind::off; }
 
-  /// Where the next batch stands; without it batches are counted.
+  /// Sets the position of the next batch. Without it, batches are counted.
   void at(std::int64_t epoch, std::int64_t position) { epoch_ = epoch, position_ = position, is_placed_ = true; }
 
-  /// Token ids are the first input of 32 or 64-bit integers with two dimensions or more. Tensors on a device, sparse and quantized ones are
-  /// not looked at. Throws data_error (E06) for an id or label that the settings
-  /// exclude, with its row.
+  /// Checks a batch. Token ids are the first input of 32 or 64-bit integers with at least two dimensions. Tensors on a device, sparse and
+  /// quantized tensors are not checked. Throws data_error (E06), with the row, for an id or label that the settings exclude.
   template <class Batch>
   std::vector<batch_finding> look(Batch const& batch) {
     if (!is_on()) return {};
     return look_at(contents_of(batch));
   }
-  /// The same of tensors that the program names.
+  /// As above, for the given tensors.
   std::vector<batch_finding> look_at(batch_contents const& batch);
 
-  /// The data has come to its end: what comes again from here on does not count as a repetition. Says what the epoch lacked.
+  /// Call at the end of the data: later repetitions of its batches are not reported. Returns findings about the whole epoch.
   std::vector<batch_finding> end_epoch();
-  /// The data went back, as after a rollback, or begins in the middle of an epoch.
+  /// Call if the data was rewound, as by a rollback, or starts within an epoch.
   void on_data_rewound();
 
-  /// Of the last batch: the share of its ids that fill rows, and of its labels that count for nothing. Nothing where it is not known.
+  /// Returns the share of padding in the last batch's ids; nullopt if unknown.
   std::optional<double> padding() const { return padding_; }
-  /// Share of the labels that count for nothing; nothing where it is not known.
+  /// Returns the share of ignored labels in the last batch; nullopt if unknown.
   std::optional<double> ignored_labels() const { return ignored_; }
 
-  /// What is said of rows that were left out of the last batch.
+  /// Returns the finding for rows that were left out of the last batch.
   batch_finding dropped(std::int64_t count, std::int64_t rows) const {
     return {batch_problem::not_finite, epoch_, position_, -1,
             place(-1) + std::to_string(count) + " of " + std::to_string(rows) +
                 " rows have a value that is not finite, and are left out"};
   }
 
-  /// Once, of the first 40 batches with labels that it looked at.
+  /// Returns the guess from the first 40 batches with labels, once; nullopt otherwise.
   std::optional<label_guess> take_guess();
 
-  /// Of what it read of the last batch; 0 where it read nothing.
+  /// Returns a checksum of the tensors that were read from the last batch; 0 if none were.
   std::uint64_t checksum() const { return checksum_; }
 
-  /// True for the first finding of a kind in a run, and for each tenfold: what is said to a person.
+  /// Returns true if a finding should be printed: for the first of its kind in a run and whenever their number grows tenfold.
   bool is_news(batch_problem which);
 
  private:
@@ -173,24 +172,24 @@ class batch_watch {
 
   batch_guard::settings settings_;
   std::int64_t epoch_ = 0;
-  std::int64_t position_ = -1;  ///< of the last batch
-  bool is_placed_ = false;      ///< the program says where it stands
+  std::int64_t position_ = -1;  ///< position of the last batch
+  bool is_placed_ = false;      ///< the program called at()
   std::int64_t seen_ = 0;
   std::optional<double> padding_;
   std::optional<double> ignored_;
   std::uint64_t checksum_ = 0;
   static constexpr std::size_t remembered = 64;
-  std::vector<std::uint64_t> last_;  ///< checksums of the last batches, a ring
-  std::uint64_t first_ = 0;          ///< since the data began
+  std::vector<std::uint64_t> last_;  ///< checksums of the last batches, a ring buffer
+  std::uint64_t first_ = 0;          ///< checksum of the first batch since the start of the data
   std::size_t next_ = 0;
-  std::int64_t alike_ = 0;  ///< batches in a row that were all the same, from the first of the epoch on
+  std::int64_t alike_ = 0;  ///< number of equal batches in a row since the start of the epoch
   bool all_alike_ = true;
-  std::vector<bool> occurred_;  ///< ids of the vocabulary
-  bool whole_epoch_ = true;     ///< all of the present one was looked at
+  std::vector<bool> occurred_;  ///< per id of the vocabulary
+  bool whole_epoch_ = true;     ///< every batch of this epoch was checked
   std::array<std::int64_t, batch_problems> counts_{};
   static constexpr std::int64_t counted_batches = 40;
   std::int64_t batches_with_labels_ = 0;
-  std::map<std::int64_t, std::int64_t> classes_;  ///< how often each label occurred
+  std::map<std::int64_t, std::int64_t> classes_;  ///< number of occurrences per label
   double label_sum_ = 0.0, label_squares_ = 0.0;
   std::int64_t labels_ = 0;
 };

@@ -1,4 +1,4 @@
-// The bodies of batch_watch.hpp.
+// Definitions for batch_watch.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -96,8 +96,9 @@ KEEL_BODY void batch_watch::add(std::vector<batch_finding>& to, batch_problem wh
 
 KEEL_BODY void batch_watch::look_at_numbers(at::Tensor const& numbers, char const* name, bool allows_infinity,
                                             std::vector<batch_finding>& found) {
-  // One pass; a sum that overflows is looked at again. An operation of LibTorch takes longer than a few numbers do.
-  constexpr std::int64_t few = 32768;  // more, and LibTorch shares them among its threads
+  // One pass over the values; only if their sum is not finite are they examined. Few values are summed without LibTorch, whose overhead
+  // would dominate.
+  constexpr std::int64_t few = 32768;  // above this LibTorch uses several threads
   bool const are_few = numbers.scalar_type() == at::kFloat && numbers.is_contiguous() && numbers.numel() <= few;
   if (std::isfinite(are_few ? detail::sum_of_squares_fp32(numbers.data_ptr<float>(), numbers.numel())
                             : host_value(numbers.sum(at::kFloat))))
@@ -193,7 +194,7 @@ KEEL_BODY void batch_watch::count_labels(at::Tensor const& labels) {
       return classes_.size() > most;
     });
   } else if (at::isFloatingType(labels.scalar_type()) && classes_.empty()) {
-    // By hand: an operator's result would be a number that the host asks LibTorch for.
+    // A plain loop, because reading the result of an operator would go through the dispatcher.
     at::Tensor const values = labels.detach().to(at::kDouble).contiguous();
     auto const* const value = values.data_ptr<double>();
     labels_ += values.numel();
@@ -215,7 +216,7 @@ KEEL_BODY std::optional<label_guess> batch_watch::take_guess() {
       found.loss -= share * std::log(share);
     }
   } else if (label_sum_ > 0.0 && label_sum_ < all && label_sum_ == label_squares_) {
-    // Numbers that are their squares: each is 0 or 1, as of several labels at once.
+    // Each number equals its square, so it is 0 or 1, as in multi-label data.
     double const share = label_sum_ / all;
     found.are_classes = true;
     found.loss = -share * std::log(share) - (1.0 - share) * std::log1p(-share);
@@ -227,17 +228,17 @@ KEEL_BODY std::optional<label_guess> batch_watch::take_guess() {
 }
 
 KEEL_BODY std::uint64_t batch_watch::look_for_repeated_rows(at::Tensor const& inputs, std::vector<batch_finding>& found) const {
-  // A copy of what is strided otherwise would cost more than it says.
+  // Copying a non-contiguous tensor would cost more than the check is worth.
   if (!inputs.is_contiguous() || inputs.dim() < 1) return static_cast<std::uint64_t>(inputs.numel());
   std::int64_t const rows = inputs.size(0);
   auto const* const bytes = static_cast<char const*>(inputs.data_ptr());
   std::size_t const size = inputs.nbytes() / static_cast<std::size_t>(rows);
-  // Of a large row its beginning and its end stand for it.
+  // A large row is hashed at its beginning and its end only.
   constexpr std::size_t most = 4096;
-  // A few short rows are often alike; half of a batch is not. Numbers, such as user ids, may well be.
+  // A few equal short rows are common; half of a batch is not. Single values, such as user ids, may repeat.
   constexpr std::int64_t min_rows = 4;
   bool const looks = inputs.dim() >= 2 && rows >= min_rows;
-  // A hash table of the rows' sums, at most half full; 0 marks a free place.
+  // A hash table of the rows' hashes, at most half full; 0 marks a free slot.
   std::vector<std::uint64_t> known(looks ? std::bit_ceil(2 * static_cast<std::size_t>(rows)) : 0);
   std::int64_t repeated = 0;
   std::int64_t first_repeated = -1;
@@ -266,7 +267,7 @@ KEEL_BODY std::uint64_t batch_watch::look_for_repeated_rows(at::Tensor const& in
 
 KEEL_BODY void batch_watch::look_for_repeats(std::uint64_t checksum, std::vector<batch_finding>& found) {
   bool const all_alike = all_alike_ && (last_.empty() || last_.front() == checksum);
-  // The first batch comes again behind others: the data begins again in a loop that does not say where epochs end.
+  // The first batch came again after others: a new epoch began in a loop that does not call end_epoch().
   if (!all_alike && !last_.empty() && first_ == checksum) on_data_rewound();
   std::size_t ago = 1;
   while (ago <= last_.size() && last_[(next_ + last_.size() - ago) % last_.size()] != checksum) ++ago;
@@ -274,7 +275,7 @@ KEEL_BODY void batch_watch::look_for_repeats(std::uint64_t checksum, std::vector
   if (last_.empty()) first_ = checksum;
   all_alike_ = all_alike;
   alike_ = all_alike_ ? alike_ + 1 : 0;
-  // One batch again and again is what a test of the model does, until it is what a broken loader does.
+  // Repeating one batch is a usual test of a model; many repetitions suggest a broken loader.
   constexpr std::int64_t many = 1000;
   if (all_alike_ ? alike_ == many : is_known)
     add(found, batch_problem::batch_repeats, -1,
@@ -309,7 +310,7 @@ KEEL_BODY std::vector<batch_finding> batch_watch::look_at(batch_contents const& 
     bool const is_first = &one == &batch.inputs.front();
     if (one.numel() == 0) add(found, batch_problem::nothing_in_it, -1, "an input has no element. Leave such batches out.");
     if (!detail::can_be_read(one)) continue;
-    // Masks are often made of minus infinity.
+    // Masks often contain minus infinity.
     if (at::isFloatingType(one.scalar_type())) look_at_numbers(one, "inputs", !is_first, found);
     if (detail::has_ids(one) && one.dim() > 1 && !std::exchange(has_ids, true)) look_at_ids(one, found);
     add_checksum(look_for_repeated_rows(one, is_first ? found : unused));
@@ -321,7 +322,7 @@ KEEL_BODY std::vector<batch_finding> batch_watch::look_at(batch_contents const& 
       at::Tensor const& input = batch.inputs.front();
       std::int64_t const rows = rows_of(input);
       std::int64_t const labels = rows_of(one);
-      // Flattened tokens, one label for several views, and sequences whose first dimension is time are as they should be.
+      // Flattened tokens, one label for several views, and time-first sequences are valid.
       bool const fits = rows == 0 || labels % rows == 0 || rows % labels == 0 || (input.dim() > 1 && input.size(1) == labels);
       if (!fits)
         add(found, batch_problem::rows_differ, -1,

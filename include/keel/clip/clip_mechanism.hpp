@@ -1,4 +1,4 @@
-// A clip policy as an update calls it: one of keel's, by its settings, or the program's own.
+// The interface through which an update calls a clip policy, built-in or user-defined.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -16,7 +16,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// What clip() changes in the policy's state counts from commit() on, which says that the update takes place.
+/// A clip policy and its state. Changes that clip() makes to the state take effect with commit(), once the update is applied.
 class clip_mechanism {
  public:
   clip_mechanism() = default;
@@ -24,13 +24,14 @@ class clip_mechanism {
   clip_mechanism& operator=(clip_mechanism const&) = delete;
   virtual ~clip_mechanism() = default;
 
-  /// The largest joint L2 norm that passes; infinity for a policy that bounds something else.
+  /// Returns the largest joint L2 norm allowed; infinity for a policy that bounds something else.
   virtual double norm_limit(clip::settings const& settings) const = 0;
-  /// Of a policy that needs whole gradients, which are unscaled: whether it changed any. `norm`: their joint L2 norm.
+  /// Clips unscaled gradients with a policy that needs the materialized gradients. Returns whether any changed. `norm`: their joint L2
+  /// norm.
   virtual bool clip(std::span<at::Tensor const> parameters, std::span<at::Tensor const> gradients, double norm,
                     clip::settings const& settings) = 0;
   virtual void commit() = 0;
-  /// An update was applied.
+  /// Call after an update was applied.
   virtual void accepted(step_outcome const& result) = 0;
   virtual void visit(state_writer& archive) = 0;
   virtual void visit(state_reader& archive) = 0;
@@ -68,7 +69,7 @@ class clip_mechanism_of final : public clip_mechanism {
   state_of<Policy> next_;
 };
 
-/// Policies of keel differ in their settings alone, but for those that remember norms.
+/// Stateless built-in policies share one type, because they differ only in their settings.
 template <class Policy>
 std::unique_ptr<clip_mechanism> make_clip_mechanism(clip::settings const& settings) {
   if constexpr (Policy::configured.kind == clip::kind::custom || std::derived_from<state_of<Policy>, clip_history>) {

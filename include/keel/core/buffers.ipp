@@ -1,4 +1,4 @@
-// The bodies of buffers.hpp.
+// Definitions for buffers.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

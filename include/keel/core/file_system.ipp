@@ -1,4 +1,4 @@
-// The bodies of files.hpp.
+// Definitions for files.hpp.
 #pragma once
 
 #include <pthread.h>

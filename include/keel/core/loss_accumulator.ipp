@@ -1,4 +1,4 @@
-// The bodies of loss_accumulator.hpp.
+// Definitions for loss_accumulator.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

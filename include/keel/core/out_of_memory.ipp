@@ -1,4 +1,4 @@
-// The bodies of out_of_memory.hpp.
+// Definitions for out_of_memory.hpp.
 #pragma once
 
 #include <c10/util/Exception.h>

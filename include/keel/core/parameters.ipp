@@ -1,4 +1,4 @@
-// The bodies of parameters.hpp.
+// Definitions for parameters.hpp.
 #pragma once
 
 #include <keel/core/parameters.hpp>

@@ -1,4 +1,4 @@
-// The bodies of compare_runs.hpp.
+// Definitions for compare_runs.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -28,7 +28,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Leaves of a JSON tree by their path, "clip.limit".
+/// Maps the path of each leaf of a JSON tree, such as "clip.limit", to its value.
 KEEL_BODY void flatten(nlohmann::json const& from, std::string const& path, std::map<std::string, std::string>& to) {
   if (from.is_object()) {
     for (auto const& [key, value] : from.items()) flatten(value, path.empty() ? key : path + "." + key, to);
@@ -50,7 +50,7 @@ KEEL_BODY void add_differences(std::map<std::string, std::string> const& a, std:
   }
 }
 
-/// The state of the newest checkpoint: versions, the optimizer's options, the order of the data.
+/// Returns settings from the state of the newest checkpoint: versions, the optimizer's options, the order of the data.
 KEEL_BODY std::map<std::string, std::string> settings_of_state(file_system& files, std::filesystem::path const& directory) {
   std::map<std::string, std::string> found;
   if (!files.exists(directory / "checkpoints")) return found;
@@ -69,23 +69,23 @@ KEEL_BODY std::map<std::string, std::string> settings_of_state(file_system& file
       std::string const name = "group " + std::to_string(group++);
       if (one.contains("options")) flatten(one["options"], name, found);
       if (one.contains("parameters")) found[name + ".parameters"] = std::to_string(one["parameters"].size());
-      // Of now, by the schedule; the rates are compared update by update.
+      // The scheduled rate at the time of the checkpoint is not a setting; the records compare the rates of every update.
       found.erase(name + ".lr");
     }
     auto const order = state.value(nlohmann::json::json_pointer("/run/data/order"), nlohmann::json());
     if (order.is_string() && !order.get<std::string>().empty()) found["order of the data"] = order.get<std::string>();
   } catch (json_text_error const&) {
-    // A damaged checkpoint says nothing; the record does.
+    // A damaged checkpoint adds no settings; the records are still compared.
   } catch (file_error const&) {
-    // The same of one that is being removed.
+    // The checkpoint may be removed while it is read.
   }
   return found;
 }
 
-/// NaN is the same as NaN.
+/// Returns true if the values are equal or both NaN.
 KEEL_BODY bool are_same_numbers(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
-/// By update; of several lines of one update, as of skipped ones, the last.
+/// Returns the values of a key by update. If an update has several lines, as with skipped updates, the last one counts.
 KEEL_BODY std::map<std::int64_t, double> by_update(run_history const& run, std::string const& key) {
   std::map<std::int64_t, double> values;
   auto const curve = run.curves.find(key);
@@ -95,7 +95,7 @@ KEEL_BODY std::map<std::int64_t, double> by_update(run_history const& run, std::
 }
 
 KEEL_BODY std::map<std::string, std::pair<double, double>> squares_by_layer(tensor_map const& a, tensor_map const& b) {
-  std::map<std::string, std::pair<double, double>> squares;  // of the difference, of a
+  std::map<std::string, std::pair<double, double>> squares;  // squared norms of the difference and of a
   auto const square = [](at::Tensor const& one) {
     double const norm = host_value(at::linalg_vector_norm(one.to(at::kDouble), 2));
     return norm * norm;
@@ -141,10 +141,10 @@ KEEL_BODY void add_weights(run_comparison& to, std::filesystem::path const& a, s
                    [](layer_distance const& one, layer_distance const& other) { return one.relative > other.relative; });
 }
 
-/// Keys of what an update is, causes before effects: where several part at one update, the first of them is why.
+/// Compared keys, causes before effects: if several differ at the same update, the first one is reported as the cause.
 inline constexpr std::array<char const*, 6> compared_keys{"lr", "tokens", "loss_scale", "loss", "gradient_norm", "skipped"};
 
-/// What the program said that the run is made of, as the record has it since its newest beginning.
+/// Adds the fingerprints that the program gave to the newest start of the run.
 KEEL_BODY void add_fingerprints(run_history const& run, std::map<std::string, std::string>& to) {
   nlohmann::json found;
   for (run_event const& event : run.events) {
@@ -168,7 +168,7 @@ KEEL_BODY std::optional<std::int64_t> first_other_batch(run_history const& a, ru
 
 KEEL_BODY std::string concluded(run_comparison const& found) {
   if (found.common_updates == 0) return "the records have no update in common";
-  // Cause before effect: what a batch changes is seen in the same line.
+  // The cause comes first: a different batch changes the loss in the same line.
   bool const by_data = found.batches_part && (found.records.empty() || *found.batches_part <= found.records.front().update);
   if (by_data &&
       (found.records.empty() || found.records.front().key != "lr" || found.records.front().update > *found.batches_part))
@@ -210,7 +210,7 @@ KEEL_BODY run_comparison compare_runs(std::filesystem::path const& a, std::files
   file_system files;
   auto settings_a = detail::settings_of_state(files, a);
   auto settings_b = detail::settings_of_state(files, b);
-  // Of a run without checkpoints nothing more than the recipe is known.
+  // A run without checkpoints has no settings except its recipe.
   if (settings_a.empty() || settings_b.empty()) settings_a = settings_b = {};
   detail::flatten(run_a.recipe.is_null() ? nlohmann::json::object() : run_a.recipe, "", settings_a);
   detail::flatten(run_b.recipe.is_null() ? nlohmann::json::object() : run_b.recipe, "", settings_b);

@@ -1,4 +1,4 @@
-// Figures of a curve that several families of trouble are judged by.
+// Statistics of curves that several families of trouble are judged by.
 #pragma once
 
 #include <cstddef>
@@ -12,35 +12,35 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Of finite values; NaN where there is none.
+/// Returns the median of finite values; NaN if there are none.
 double median_of(std::vector<double> values);
 
-/// How a curve went as a whole: medians of its beginning and its end, and the lowest between them.
+/// The overall shape of a curve: medians of its beginning and its end, and the lowest median in between.
 struct curve_shape {
-  std::size_t count = 0;  ///< finite values
-  double start = 0.0;     ///< median of the first three to five values, or the first where that is higher, or far lower
+  std::size_t count = 0;  ///< number of finite values
+  double start = 0.0;  ///< median of the first three to five values; the first value if it is higher or less than half of that
   double highest = 0.0;
-  double settled = 0.0;        ///< median of what lies between 30 % and half of the run
-  double last = 0.0;           ///< median of the last tenth, five values at least
-  double lowest = 0.0;         ///< of the medians of its tenths
+  double settled = 0.0;        ///< median of the values between 30 % and 50 % of the run
+  double last = 0.0;           ///< median of the last tenth, at least five values
+  double lowest = 0.0;         ///< lowest median of a tenth of the run
   std::int64_t lowest_at = 0;  ///< the update in the middle of that tenth
-  double noise = 0.0;          ///< median change from one value to the next in its last half
-  double rising = 0.0;         ///< share of its last half's tenths that are above the one before
+  double noise = 0.0;          ///< median absolute change between consecutive values in the last half
+  double rising = 0.0;         ///< share of the tenths in the last half whose median is above that of the tenth before
 
-  /// The share of the start that the end is lower; 0 where the start is not positive.
+  /// Returns the decrease from start to end as a share of the start; 0 if the start is not positive.
   double fallen() const { return start > 0.0 ? (start - last) / start : 0.0; }
 };
 curve_shape shape_of(std::span<curve_point const> points);
 
-/// The curve's kept points; empty where there is none.
+/// Returns the points of the curve that were kept; empty if the run has no such curve.
 std::span<curve_point const> points_of(run_history const& history, std::string const& key);
 std::span<curve_point const> points_of(run_curve const& curve);
 
-/// Values of points of updates in (from, to].
+/// Returns the values at updates in (from, to].
 std::vector<double> values_between(std::span<curve_point const> points, std::int64_t from, std::int64_t to);
 std::vector<double> values_of(std::span<curve_point const> points);
 
-/// Calls `visit(layer, points)` for the figure of each layer, as "grad_norm".
+/// Calls `visit(layer, points)` for each layer's curve of one statistic, such as "grad_norm".
 template <class Visit>
 void for_each_layer(run_history const& history, std::string_view figure, Visit const& visit) {
   for (auto const& [key, curve] : history.layers) {
@@ -49,18 +49,18 @@ void for_each_layer(run_history const& history, std::string_view figure, Visit c
   }
 }
 
-/// The first event of that name; null where there is none.
+/// Returns the first event of this name; nullptr if there is none.
 run_event const* first_event(run_history const& history, std::string_view name);
 run_event const* last_event(run_history const& history, std::string_view name);
 
-/// A text of an event's details; empty where it has none.
+/// Returns a string from an event's details; empty if it has none.
 std::string text_of(run_event const& event, char const* key);
-/// A number of an event's details, 0 where there is none.
+/// Returns a number from an event's details, or 0 if it has none.
 double number_of(run_event const& event, char const* key);
-/// A number in an object of an event's details, 0 where there is none: number_of(event, "memory", "held").
+/// Returns a number from an object in an event's details, or 0 if it has none: number_of(event, "memory", "held").
 double number_of(run_event const& event, char const* object, char const* key);
 
-/// What evaluations found, which stands in the events: "validation loss", or "loss" of one without a name.
+/// Returns the results of evaluations, which the events contain: "validation loss", or "loss" for an evaluation without a name.
 std::map<std::string, run_curve> evaluations_of(run_history const& history);
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -1,4 +1,4 @@
-// The bodies of curve_values.hpp.
+// Definitions for curve_values.hpp.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ KEEL_BODY curve_shape shape_of(std::span<curve_point const> points) {
     return median_of(std::move(values));
   };
   std::size_t const count = finite.size();
-  // A run whose first updates throw it off, and one that learns within a few, began where their first loss was.
+  // The first loss is the start if the first updates diverged, or if the run learned within a few updates.
   double const first = finite.front().value, soon = median(0, std::clamp<std::size_t>(count / 20, 3, 5));
   found.start = soon > 2.0 * first ? first : std::max(first, soon);
   found.highest =

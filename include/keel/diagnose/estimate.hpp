@@ -1,13 +1,12 @@
-// keel::memory::estimate<Recipe>(model, batch, loss_of): what an update will take, before there is one.
+// keel::memory::estimate<Recipe>(model, batch, loss_of): estimates the peak memory of an update before training.
 //     std::puts(keel::memory::estimate<recipe>(model, batch, loss_of).describe().c_str());
-// Parameters, gradients and moments are counted. Activations are measured: the loss is computed for one row and for two, and
-// what autograd keeps of them is counted by unit and drawn out to the batch's rows, so that a batch which would not fit can be
-// asked about. Nothing of it stays: gradients, buffers and random numbers are as before.
+// Parameters, gradients and moments are counted. Activations are measured: the loss is computed for one row and for two, the bytes that
+// autograd saves are counted by unit, and the result is extrapolated to all rows of the batch. A batch that would not fit can therefore be
+// estimated as well. Afterwards gradients, buffers and random state are restored.
 //     peak = parameters + 2 buffers + gradients + optimizer + average + activations + backward
 //     backward = the larger of 2 logits and (the largest recomputed unit, if units are) + 2 of the largest tensor of a unit
-// because a backward pass holds the gradient that comes and the one that goes: those of the logits before anything of the model
-// is freed, and those of a unit while its activations are there. Memory inside of operators, and what the allocator rounds up,
-// is not in it.
+// A backward pass holds the incoming and the outgoing gradient at the same time: those of the logits before any activation is freed, and
+// those of a unit while its activations exist. Temporary memory of operators and the allocator's rounding are not included.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -39,41 +38,41 @@
 
 namespace keel::memory::inline KEEL_MODE {
 
-/// What an estimate cannot see in the recipe, the model and the batch.
+/// Options of an estimate that cannot be derived from the recipe, the model and the batch.
 struct estimate_options {
-  /// fp32 numbers that the optimizer keeps of each trained parameter: 2 for Adam and AdamW, 3 with amsgrad, 1 for SGD with
-  /// momentum.
+  /// Number of fp32 values that the optimizer keeps per trained parameter: 2 for Adam and AdamW, 3 with amsgrad, 1 for SGD with momentum.
   int state_per_parameter = 2;
-  /// That train together, among which keel::shard::zero<1> shares those numbers; 0: as many as keel::world::size says, or one.
+  /// Number of ranks that share these values under keel::shard::zero<1>; 0: as many as keel::world::size gives, else one.
   int ranks = 0;
 };
 
-/// In bytes.
+/// The estimate by purpose, in bytes.
 struct breakdown {
-  std::int64_t trained = 0;         ///< numbers that require grad, and no bytes
-  int state_per_parameter = 0;      ///< as the options say
+  std::int64_t trained = 0;         ///< number of elements that require grad; not bytes
+  int state_per_parameter = 0;      ///< copied from the options
   std::int64_t parameters = 0;      ///< in their own dtypes
-  std::int64_t buffers = 0;         ///< of the model, once
-  std::int64_t gradients = 0;       ///< of trained parameters
-  std::int64_t optimizer = 0;       ///< moments, and fp32 copies of narrow parameters; 0 where they are offloaded
-  std::int64_t average = 0;         ///< keel::ema's
-  std::int64_t sums = 0;            ///< of the gradients of several ranks
-  std::vector<std::int64_t> units;  ///< what each unit keeps for the backward pass if it is not recomputed
-  std::int64_t outside = 0;         ///< what is kept outside of units: embeddings, the loss
-  std::int64_t activations = 0;     ///< what the recipe keeps of both, with its recompute
-  std::int64_t recomputed = 0;      ///< the largest unit, whose activations come back one at a time; 0 without recompute
-  std::int64_t logits = 0;          ///< the largest tensor that is kept outside of units
-  std::int64_t widest = 0;          ///< the largest tensor that a unit keeps
-  std::int64_t rows = 0;            ///< of the batch; 0: activations were not measured
+  std::int64_t buffers = 0;         ///< buffers of the model, counted once
+  std::int64_t gradients = 0;       ///< gradients of trained parameters
+  std::int64_t optimizer = 0;       ///< moments, and fp32 copies of fp16 and bf16 parameters; 0 if they are offloaded
+  std::int64_t average = 0;         ///< the average of keel::ema
+  std::int64_t sums = 0;            ///< buffers for the gradient sums of several ranks
+  std::vector<std::int64_t> units;  ///< bytes that each unit saves for the backward pass without recompute
+  std::int64_t outside = 0;         ///< bytes saved outside of units, such as by embeddings and the loss
+  std::int64_t activations = 0;     ///< bytes saved in units and outside, with the recipe's recompute
+  std::int64_t recomputed =
+      0;                    ///< the largest unit, whose activations are recomputed in the backward pass; 0 without recompute
+  std::int64_t logits = 0;  ///< the largest tensor saved outside of units
+  std::int64_t widest = 0;  ///< the largest tensor that a unit saves
+  std::int64_t rows = 0;    ///< rows of the batch; 0: activations were not measured
 
-  /// Bytes that a backward pass takes beside what the forward pass kept.
+  /// Returns the bytes that a backward pass needs in addition to the saved activations.
   std::int64_t backward() const { return std::max(2 * logits, recomputed + 2 * widest); }
-  /// The most bytes of an update.
+  /// Returns the peak of an update.
   std::int64_t peak() const {
     return parameters + 2 * buffers + gradients + optimizer + average + sums + activations + backward();
   }
 
-  /// A table for people.
+  /// Returns a table for a terminal.
   std::string describe() const {
     std::string table;
     auto const line = [&](char const* name, std::int64_t bytes, std::string const& words) {
@@ -110,7 +109,7 @@ struct breakdown {
 
 namespace keel::memory::detail::inline KEEL_MODE {
 
-/// Counts what autograd keeps, each storage once, and leaves out what lives anyway.
+/// Counts the tensors that autograd saves, each storage once, except parameters and buffers.
 class kept_counter final : public unit_listener {
  public:
   explicit kept_counter(torch::nn::Module& model) {
@@ -127,7 +126,7 @@ class kept_counter final : public unit_listener {
   std::vector<std::int64_t> units;
   std::int64_t outside = 0;
   std::int64_t largest = 0;  ///< outside of units
-  std::int64_t widest = 0;   ///< inside of one
+  std::int64_t widest = 0;   ///< inside of a unit
   std::int64_t all() const {
     std::int64_t sum = outside;
     for (std::int64_t const one : units) sum += one;
@@ -139,7 +138,7 @@ class kept_counter final : public unit_listener {
    public:
     explicit kept(kept_counter& counter) : counter_(counter) {}
     void call_pack_hook(at::Tensor const& tensor) override {
-      // With its graph it would hold the node that holds it.
+      // Without detach() the tensor's graph would own the node that owns this hook.
       tensor_ = tensor.detach();
       counter_.count(tensor_);
     }
@@ -156,7 +155,7 @@ class kept_counter final : public unit_listener {
   }
   void count(at::Tensor const& tensor) {
     if (!known_.insert(key_of(tensor)).second) return;
-    // The address of a storage that goes may come again; those that are counted stay until the counting ends.
+    // A freed storage's address may be reused, so counted tensors stay alive until the end.
     alive_.push_back(tensor);
     auto const bytes = static_cast<std::int64_t>(tensor.has_storage() ? tensor.storage().nbytes() : tensor.nbytes());
     if (depth_ > 0) {
@@ -173,7 +172,7 @@ class kept_counter final : public unit_listener {
   int depth_ = 0;
 };
 
-/// Random numbers and buffers go back to what they were, also after an exception.
+/// Restores random state and buffers on destruction, so also after an exception.
 class put_back {
  public:
   put_back(torch::nn::Module& model, at::DeviceType device) : random_(random_snapshot::take(device)), buffers_(model) {
@@ -215,7 +214,7 @@ struct counted_passes {
 
 namespace keel::memory::detail::inline KEEL_MODE {
 
-/// Adds what parameters take apart from a forward and backward pass, one after another.
+/// Sums the memory of parameters, of their gradients and of their optimizer state.
 class parameter_counter {
  public:
   parameter_counter(breakdown& sums, config const& configured, estimate_options const& options)
@@ -233,7 +232,7 @@ class parameter_counter {
     sums_.trained += parameter.numel();
     bool const narrow = keel::detail::is_narrow(parameter);
     std::int64_t const wide = 4 * parameter.numel();
-    // Summed up in fp32 once there is a second micro-batch.
+    // Gradients are accumulated in fp32 from the second micro-batch on.
     sums_.gradients += narrow && configured_.accumulate.count > 1 ? wide : bytes;
     bool const offloaded = configured_.offload.kind == offload::kind::optimizer;
     std::int64_t const state = sums_.state_per_parameter * std::max(wide, bytes) + (narrow ? wide : 0);
@@ -253,8 +252,8 @@ class parameter_counter {
 
 namespace keel::memory::inline KEEL_MODE {
 
-/// `model` and `loss_of` as a step takes them; the batch is a micro-batch. `configured` is the recipe with its numbers, as a step's
-/// recipe_value(). Throws what the loss throws.
+/// Estimates an update. `model` and `loss_of` are as for a step; the batch is one micro-batch. `configured` is the recipe with its numbers,
+/// as a step's recipe_value(). Throws what the loss throws.
 template <class Recipe, class Model, sliceable_batch Batch, class LossOf>
   requires loss_function<LossOf, Batch>
 breakdown estimate(Model& model, Batch const& batch, LossOf&& loss_of, estimate_options const& options = {},
@@ -295,7 +294,7 @@ breakdown estimate(Model& model, Batch const& batch, LossOf&& loss_of, estimate_
   return result;
 }
 
-/// The same for a model whose forward(batch) returns logits, under a cross entropy.
+/// Estimates an update of a model whose forward(batch) returns logits, with a cross-entropy loss.
 template <class Recipe, class Model, sliceable_batch Batch>
   requires requires(Model& model, Batch const& batch) {
     { model->forward(batch) } -> std::convertible_to<at::Tensor>;

@@ -1,4 +1,4 @@
-// When what happened: a row of dots for each kind of event, over the updates of a run.
+// Draws a timeline of a run's events: one row of dots per kind of event, over the updates.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// `style` is a class of the page: "back", "warn" or "plain".
+/// `style` is a CSS class of the page: "back", "warn" or "plain".
 struct timeline_event {
   std::string name;
   std::int64_t update = 0;
@@ -17,7 +17,7 @@ struct timeline_event {
   std::string style;
 };
 
-/// SVG with a title; empty without events.
+/// Returns SVG with a title; empty without events.
 std::string event_timeline(std::string_view title, std::vector<timeline_event> const& events, std::int64_t last_update);
 
 }  // namespace keel::inline KEEL_MODE

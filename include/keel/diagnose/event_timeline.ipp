@@ -1,4 +1,4 @@
-// The bodies of event_timeline.hpp.
+// Definitions for event_timeline.hpp.
 #pragma once
 
 #include <algorithm>

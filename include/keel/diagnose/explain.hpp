@@ -1,4 +1,4 @@
-// What a message, a symptom or an id means, and what to do: the guide (guide.hpp) and every rule, found by words.
+// Explains a message, a symptom or an id: full-text search over the guide (guide.hpp) and all rules.
 //     for (keel::explanation const& one : keel::explain("loss spikes after a resume")) std::puts(keel::to_text(one).c_str());
 #pragma once
 
@@ -10,21 +10,22 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// What a message or a symptom means.
+/// The explanation of a message or a symptom.
 struct explanation {
-  std::string seen;   ///< of a rule its id and what it rejects
+  std::string seen;   ///< the symptom; for a rule, its id and what it rejects
   std::string cause;  ///< empty for a rule
   std::string fix;    ///< what to do
   std::string keel;   ///< what keel does about it
 };
 
-/// What fits best comes first, at most so many; empty where no word is known. An id, as "A01" or "[E08]", gives what belongs to it alone.
+/// Returns up to `most` explanations, the best match first; empty if no word is known. An id, such as "A01" or "[E08]", returns only its
+/// own entries.
 std::vector<explanation> explain(std::string_view words, std::size_t most = 3);
 
-/// For a terminal, a few lines.
+/// Returns the explanation as a few lines for a terminal.
 std::string to_text(explanation const& one);
 
-/// The guide as a page in Markdown.
+/// Returns the guide as a page in Markdown.
 std::string guide_page();
 
 }  // namespace keel::inline KEEL_MODE

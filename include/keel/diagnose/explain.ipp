@@ -1,4 +1,4 @@
-// The bodies of explain.hpp.
+// Definitions for explain.hpp.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// In lower case; a plural or another ending does not part two words.
+/// Splits text into lower-case words without plural and other endings.
 KEEL_BODY std::vector<std::string> split_words(std::string_view text) {
   std::vector<std::string> found;
   std::string word;
@@ -60,7 +60,7 @@ std::vector<std::pair<std::string, explanation>> rules_explained(rule::list<Rule
   return {{std::string(Rules::id), of_rule<Rules>()}...};
 }
 
-/// "A01" of "[A01]", "a01"; empty for anything else.
+/// Returns the id, "A01" for "[A01]" or "a01"; empty for anything else.
 KEEL_BODY std::string id_in(std::string_view words) {
   std::string id;
   for (char const c : words) {
@@ -98,7 +98,7 @@ KEEL_BODY std::vector<explanation> explain(std::string_view words, std::size_t m
     std::set<std::string> in_rest;
     double weight;
     double score = 0.0;
-    double covered = 0.0;  ///< words of `in_seen` that were asked for
+    double covered = 0.0;  ///< words of the query that `in_seen` contains
   };
   std::vector<candidate> all;
   auto const add = [&](explanation one, double weight) {
@@ -106,7 +106,8 @@ KEEL_BODY std::vector<explanation> explain(std::string_view words, std::size_t m
     auto const rest = detail::split_words(one.cause + " " + one.fix + " " + one.keel);
     all.push_back({std::move(one), {seen.begin(), seen.end()}, {rest.begin(), rest.end()}, weight});
   };
-  // A symptom is asked for more often than the sentence of a rule, which stands where it is broken.
+  // Entries of the guide rank above rules: symptoms are searched for more often than the text of a rule, which
+  // is printed wherever the rule is broken.
   for (guide_entry const& entry : guide()) add(detail::of_entry(entry), 1.0);
   for (auto const& [of, one] : rules) add(one, 0.6);
   auto const asked = detail::split_words(words);
@@ -114,7 +115,7 @@ KEEL_BODY std::vector<explanation> explain(std::string_view words, std::size_t m
     double occurs = 0.0;
     for (candidate const& one : all) occurs += static_cast<double>(one.in_seen.count(word) + one.in_rest.count(word));
     if (occurs == 0.0) continue;
-    // A rare word says more (Spaerck Jones 1972).
+    // Rare words weigh more (Spaerck Jones 1972).
     double const weight = std::log(1.0 + static_cast<double>(all.size()) / occurs);
     for (candidate& one : all) {
       auto const seen = static_cast<double>(one.in_seen.count(word));
@@ -126,7 +127,7 @@ KEEL_BODY std::vector<explanation> explain(std::string_view words, std::size_t m
   std::stable_sort(all.begin(), all.end(), [](candidate const& a, candidate const& b) { return a.score > b.score; });
   std::vector<explanation> found;
   for (candidate& one : all) {
-    // Half as good as the best one is another subject.
+    // An entry with less than half of the best score is about another subject.
     if (found.size() == most || one.score <= 0.0 || one.score < 0.5 * all.front().score) break;
     found.push_back(std::move(one.one));
   }

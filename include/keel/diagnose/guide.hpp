@@ -1,5 +1,5 @@
-// What is seen when a run goes wrong, what causes it and what to do: for a person who has a message or a symptom, and for the guide page
-// (README.md in this folder), which a script makes of it. Read by explain.hpp.
+// The guide: symptoms of runs that go wrong, their causes and remedies. A script generates the guide page (README.md in this folder) from
+// it; explain.hpp searches it.
 #pragma once
 
 #include <keel/libtorch/mode.hpp>
@@ -8,11 +8,11 @@
 namespace keel::inline KEEL_MODE {
 
 struct guide_entry {
-  char const* family;  ///< of the guide page
-  char const* seen;    ///< a message, or what a person sees; also messages of other libraries that mean the same
+  char const* family;  ///< section of the guide page
+  char const* seen;    ///< a message or a symptom; includes equivalent messages of other libraries
   char const* cause;
-  char const* fix;   ///< least invasive first
-  char const* keel;  ///< what keel does about it, or where it says so
+  char const* fix;   ///< remedies, the least invasive first
+  char const* keel;  ///< what keel does about it, or where keel reports it
 };
 
 std::span<guide_entry const> guide();

@@ -1,4 +1,4 @@
-// The bodies of guide.hpp.
+// Definitions for guide.hpp.
 #pragma once
 
 #include <keel/diagnose/guide.hpp>

@@ -1,4 +1,4 @@
-// A figure of every layer over the run, as rows of shades: which layer grew, died or began to shake, and when.
+// Draws a statistic of every layer over the run as rows of shades: which layer grew, vanished or became unstable, and when.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,21 @@ struct heat_row {
   run_curve const* curve;
 };
 
-/// What the shades and the width of a strip stand for.
+/// The range of values and updates of a strip.
 struct heat_scale {
   std::int64_t first_update;
-  std::int64_t last_update;  ///< below the first: the rows have no point
+  std::int64_t last_update;  ///< if below the first update, the rows have no points
   double low;                ///< above 0
-  double high;               ///< 0: no value is above it
+  double high;               ///< if 0, no value is above 0
 };
 heat_scale heat_scale_of(std::vector<heat_row> const& rows);
 
-/// SVG with a title. Shades are by the logarithm of the values, from the lowest that is above 0 to the highest of all rows; a value that is
-/// not finite is in the colour of what is bad. Of many updates each column has the highest, of many rows the first 64 are shown. Empty where no row
-/// has a point.
-/// With a scale in common strips of several runs can be compared.
+/// Returns SVG with a title; empty if no row has a point. Shades are on a logarithmic scale, from the lowest value above 0 to the highest
+/// of all rows. A value that is not finite has the error colour. A column that covers several updates shows their highest value; of many
+/// rows only the first 64 are shown. Strips of several runs are comparable if they share a scale.
 std::string heat_strip(std::string_view title, std::vector<heat_row> const& rows, heat_scale const& scale);
 
-/// By the numbers in them where they have some: blocks.2 comes before blocks.10.
+/// Compares names with numbers by value: blocks.2 comes before blocks.10.
 bool natural_less(std::string_view one, std::string_view other);
 
 }  // namespace keel::inline KEEL_MODE

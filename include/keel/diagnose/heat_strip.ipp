@@ -1,4 +1,4 @@
-// The bodies of heat_strip.hpp.
+// Definitions for heat_strip.hpp.
 #pragma once
 
 #include <algorithm>
@@ -67,7 +67,7 @@ KEEL_BODY std::string heat_strip(std::string_view title, std::vector<heat_row> c
     return (update - begin) * columns / length;
   };
   double const span = high > low ? std::log(high) - std::log(low) : 1.0;
-  // Columns that no look fell into belong to the one before them.
+  // Columns without a measurement repeat the column before them.
   std::map<std::int64_t, bool> looked;
   for (heat_row const& row : rows) {
     for (curve_point const& point : row.curve->kept) looked[column_of(point.update)] = true;
@@ -90,7 +90,7 @@ KEEL_BODY std::string heat_strip(std::string_view title, std::vector<heat_row> c
     std::map<std::int64_t, double> highest;
     for (curve_point const& point : rows[i].curve->kept) {
       auto const [place, is_new] = highest.emplace(column_of(point.update), point.value);
-      // A value that is not finite stays: it is what a person must see.
+      // Keep a non-finite value: it must remain visible.
       if (!is_new && std::isfinite(place->second) && !(point.value <= place->second)) place->second = point.value;
     }
     for (auto const& [column, value] : highest) {

@@ -1,4 +1,4 @@
-// Watches a forward pass for the place where the model's output meets the labels: the operands of its loss.
+// Observes a forward pass to find the operation that compares the model's output with the labels, and its operands.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -17,26 +17,26 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// What a loss was computed from.
+/// The operands of a loss.
 struct loss_operands {
-  std::string operation;                 ///< "aten::cross_entropy_loss"; empty: none was found
-  at::Tensor output;                     ///< of the model, without its graph
-  at::Tensor target;                     ///< undefined where the operation takes none
-  std::set<std::size_t> target_is_from;  ///< the tensors of the batch that the target was made of
-  at::Tensor value;                      ///< what the operation returned
-  std::set<std::size_t> goes_in;         ///< tensors of the batch that meet a parameter
-  std::set<std::string> operations;      ///< names of all that ran
-  std::int64_t attention_over = 0;       ///< the longest square of scores that a softmax or fused attention ran over
+  std::string operation;                 ///< such as "aten::cross_entropy_loss"; empty if none was found
+  at::Tensor output;                     ///< the model's output, detached
+  at::Tensor target;                     ///< undefined if the operation has no target
+  std::set<std::size_t> target_is_from;  ///< indices of the batch's tensors from which the target was computed
+  at::Tensor value;                      ///< the operation's result
+  std::set<std::size_t> goes_in;         ///< indices of the batch's tensors that are combined with a parameter
+  std::set<std::string> operations;      ///< names of all operations that ran
+  std::int64_t attention_over = 0;       ///< the largest size of square attention scores in a softmax or fused attention
 };
 
-/// The last of LibTorch's losses counts; in a pass without one, the last operation that takes a result of the model and what was made of
-/// the labels, as `(output - labels).pow(2)` does; else the last log_softmax.
+/// Finds the last loss function of LibTorch in a pass. Without one, finds the last operation on a result of the model and a tensor computed
+/// from the labels, such as `(output - labels).pow(2)`; else the last log_softmax.
 class loss_watch final : public operation_observer {
  public:
-  /// `batch`: its tensors, the labels last if there are several.
+  /// `batch`: the tensors of the batch. If there are several, the last one is the labels.
   explicit loss_watch(std::vector<at::Tensor> const& batch);
 
-  /// Runs a forward pass on this thread. Throws error (E12) where eight others observe in this process, and what `pass` throws.
+  /// Runs a forward pass on this thread. Throws error (E12) if eight observers are already active in this process, and what `pass` throws.
   loss_operands look_at(std::function<void()> const& pass);
 
  private:
@@ -48,8 +48,8 @@ class loss_watch final : public operation_observer {
   void ended(at::RecordFunction const& operation, at::ObserverContext& context) override;
   void look_at_softmax(std::string const& name, std::vector<at::Tensor> const& inputs);
 
-  std::unordered_map<void const*, std::set<std::size_t>> made_of_;  ///< by storage: tensors of the batch
-  std::vector<at::Tensor> alive_;                                   ///< so that no later tensor has the address of one of them
+  std::unordered_map<void const*, std::set<std::size_t>> made_of_;  ///< by storage: the batch's tensors it was computed from
+  std::vector<at::Tensor> alive_;  ///< keeps storages alive, so that their addresses are not reused
   std::size_t labels_;
   bool has_labels_;
   int inside_loss_ = 0;

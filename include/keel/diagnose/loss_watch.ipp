@@ -1,4 +1,4 @@
-// The bodies of loss_watch.hpp.
+// Definitions for loss_watch.hpp.
 #pragma once
 
 #include <algorithm>
@@ -63,7 +63,7 @@ KEEL_BODY loss_operands loss_watch::look_at(std::function<void()> const& pass) {
     operation_observer::scope const observed(*this, {.inputs = true, .outputs = true});
     pass();
   }
-  // What also goes into the model is not what its output is compared with.
+  // A tensor that the model also takes as input is not the target.
   if (has_labels_ && goes_in_.count(labels_) > 0) met_ = {};
   loss_operands found = !named_.operation.empty() ? std::move(named_)
                         : !met_.operation.empty() ? std::move(met_)
@@ -125,7 +125,7 @@ KEEL_BODY std::unique_ptr<at::ObserverContext> loss_watch::began(at::RecordFunct
     if (detail::is_loss_of_libtorch(name)) {
       context->is_loss = true;
       ++inside_loss_;
-      // LibTorch takes (input, target); of two results of the model, as of a difference, the first is the output.
+      // LibTorch's argument order is (input, target). If both come from the model, as in a difference, the first is the output.
       at::Tensor const target = inputs.size() > 1 ? inputs[1] : at::Tensor();
       bool const is_turned = target.defined() && !inputs[0].requires_grad() && target.requires_grad();
       take(named_, is_turned ? target : inputs[0], is_turned ? inputs[0] : target);
@@ -136,7 +136,7 @@ KEEL_BODY std::unique_ptr<at::ObserverContext> loss_watch::began(at::RecordFunct
       take(softmax_, of_model, {});
     }
   } catch (std::exception const&) {
-    // An observer throws nothing; what it could not look at is not found.
+    // An observer must not throw; an operation that cannot be inspected is ignored.
   }
   return context;
 }

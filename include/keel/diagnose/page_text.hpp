@@ -1,4 +1,4 @@
-// Text and numbers as a page shows them.
+// Formats text and numbers for an HTML page.
 #pragma once
 
 #include <keel/libtorch/mode.hpp>
@@ -7,10 +7,10 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Text as HTML and SVG take it, in elements and in attributes.
+/// Escapes text for HTML and SVG, in elements and in attributes.
 std::string escaped(std::string_view text);
 
-/// Short enough for an axis: 1500, 15k, 2.5M, 1.04e-3.
+/// Formats a number for an axis: 1500, 15k, 2.5M, 1.04e-3.
 std::string short_number(double value);
 
 }  // namespace keel::inline KEEL_MODE

@@ -1,4 +1,4 @@
-// The bodies of page_text.hpp.
+// Definitions for page_text.hpp.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ KEEL_BODY std::string escaped(std::string_view text) {
         safe += "&#39;";
         break;
       default:
-        // Codes that no page may hold.
+        // Control codes are invalid in HTML.
         safe += static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t' ? '?' : c;
     }
   }
@@ -44,7 +44,7 @@ KEEL_BODY std::string short_number(double value) {
   double const size = std::abs(value);
   if (size > 0 && size < 1e-2) {
     std::snprintf(text.data(), text.size(), "%.2e", value);
-    // 1.04e-03, 1.00e-03
+    // Shortens exponents: 1.04e-03, 1.00e-03.
     std::string const whole = text.data();
     std::size_t const e = whole.find('e');
     std::string mantissa = whole.substr(0, e);

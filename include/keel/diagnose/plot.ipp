@@ -1,4 +1,4 @@
-// The bodies of plot.hpp.
+// Definitions for plot.hpp.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Where values stand in a plot of 400 by 210 units.
+/// Maps values to positions in a plot of 400 by 210 units.
 struct plot_frame {
   static constexpr double left = 46;
   static constexpr double right = 382;
@@ -22,7 +22,7 @@ struct plot_frame {
   static constexpr double bottom = 186;
   double first = 0;  ///< update at the left edge
   double last = 1;
-  double low = 0;  ///< value at the lower edge; its logarithm on a logarithmic axis
+  double low = 0;  ///< value at the lower edge, or its logarithm on a logarithmic axis
   double high = 1;
   bool is_log = false;
 
@@ -36,7 +36,7 @@ KEEL_BODY std::string svg_number(double value) {
   return text.data();
 }
 
-/// The smallest of 1, 2 and 5 times a power of ten that is at least `least`.
+/// Returns the smallest of 1, 2 and 5 times a power of ten that is at least `least`.
 KEEL_BODY double round_step(double least) {
   double const power = std::pow(10.0, std::floor(std::log10(least)));
   for (double const factor : {1.0, 2.0, 5.0}) {
@@ -63,7 +63,7 @@ void for_each_point(std::vector<plotted_curve> const& curves, Each const& each) 
   }
 }
 
-/// Finite, and not so large that the range of an axis overflows.
+/// Returns true for values that are finite and small enough that the range of an axis does not overflow.
 KEEL_BODY bool can_be_drawn(double value) { return std::abs(value) <= std::numeric_limits<double>::max() / 16; }
 
 KEEL_BODY plot_frame frame_of(std::vector<plotted_curve> const& curves) {
@@ -81,7 +81,7 @@ KEEL_BODY plot_frame frame_of(std::vector<plotted_curve> const& curves) {
     high = std::max(high, point.value);
   });
   frame.first = first;
-  // One more is the same number where updates are beyond 2^53.
+  // Above 2^53, adding 1 would not change the value.
   frame.last = last > first ? last : first + std::max(1.0, std::abs(first) * 1e-9);
   if (!(low <= high)) return frame;
   frame.is_log = low > 0 && high / low > 100;
@@ -89,7 +89,7 @@ KEEL_BODY plot_frame frame_of(std::vector<plotted_curve> const& curves) {
     low = std::log10(low);
     high = std::log10(high);
   }
-  // Halves, because the range of the widest doubles overflows.
+  // Computed from halves, because the full range of doubles overflows.
   double const half = high / 2 - low / 2;
   double const margin = half > 0 ? half * 0.1 : std::max(std::abs(high) * 0.05, 1e-9);
   frame.low = low - margin;
@@ -97,7 +97,7 @@ KEEL_BODY plot_frame frame_of(std::vector<plotted_curve> const& curves) {
   return frame;
 }
 
-/// The points of a line: of those that share a column the first, the lowest, the highest and the last.
+/// Reduces the points of a line: of the points in one column keeps the first, the lowest, the highest and the last.
 KEEL_BODY std::vector<curve_point> thinned(std::vector<curve_point> const& points, plot_frame const& frame) {
   constexpr std::size_t columns = 336;
   if (points.size() <= 4 * columns) return points;
@@ -134,7 +134,7 @@ KEEL_BODY std::string line_of(std::vector<curve_point> const& points, plot_frame
   std::string path;
   std::string dots;
   auto const all = thinned(points, frame);
-  // A part of one point has no length.
+  // A segment of one point has no length.
   std::size_t in_part = 0;
   auto const end_part = [&] {
     if (in_part == 1) path += "h0.1";
@@ -200,7 +200,7 @@ KEEL_BODY std::string plot(std::string_view title, std::string_view unit, std::v
     page += "<line class=\"mark " + mark.style + "\" x1=\"" + x + "\" x2=\"" + x + "\" y1=\"12\" y2=\"186\"><title>" +
             escaped(mark.words) + "</title></line>";
   }
-  // Abandoned futures first, so that the run lies above them.
+  // Abandoned points are drawn first, so that the kept ones cover them.
   for (auto const& one : curves) {
     for (auto const& future : one.curve->abandoned) page += detail::line_of(future, frame, "curve abandoned");
   }

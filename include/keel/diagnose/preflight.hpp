@@ -1,33 +1,34 @@
-// trainer::preflight, a minute before a week: what would waste the run, found before it. The run is left as it was.
-//     run.evaluate_on("validation", held_out, loss_of);                        so that this is looked at too
+// trainer::preflight checks a run for mistakes before it starts, in about a minute. The run's state is unchanged afterwards.
+//     run.evaluate_on("validation", held_out, loss_of);                        // to include the evaluation
 //     keel::preflight_result const found = run.preflight(batches, loss_of);
 //     std::fputs(found.table().c_str(), stdout);
-// Each check is a row that passed, failed (with why, and what to do) or is not applicable (with why):
-//     an update                one can be made; the row is there where it cannot
-//     training mode            no module is left in evaluation mode, before and after a call of the loss function
-//     same bits twice          an update that runs again gives the same parameters
-//     parameters               the loss depends on no trained tensor that the model does not register
+// Each check is a row that passed, failed (with the reason and a fix) or is not applicable (with the reason):
+//     an update                one update succeeds; the row appears only on failure
+//     training mode            no module is in evaluation mode, before and after a call of the loss function
+//     same bits twice          repeating an update gives bitwise equal parameters
+//     parameters               the loss depends on no tensor that requires grad and is not registered in the model
 //     gradients, rates         each trained parameter gets a gradient within six updates, and each group has a learning rate
-//     batches                  what keel::batch_guard finds; data that is sorted by class
-//     inputs, labels           the output changes with other inputs, the loss with other labels
+//     batches                  the findings of keel::batch_guard; data that is sorted by class
+//     inputs, labels           the output changes with the inputs, the loss with the labels
 //     rows                     a row's output does not change with another row
-//     shift of targets         of a sequence the target is the next input
-//     look-ahead               no output changes with inputs from its target on
-//     targets in inputs        no column of the inputs says what the target is
-//     masks                    what is hidden does not count, what is shown does; labels of padding do not; attention reaches other places
-//     loss at the start        beside that of a guess
-//     loss and output          no softmax twice, no probabilities for their logarithms, no ReLU before logits, the same shapes
-//     overfit one batch        at some learning rate
-//     learning rate            beside a range test
-//     labels belong to inputs  training with labels of other rows does worse on batches that were not trained on
-//     evaluation               keeps no graph
-//     memory                   an update by keel::memory::estimate beside the budget, or the host's memory
-//     threads                  the same gradients with another number of them, up to rounding
-//     out of memory            in the forward and in the backward pass, for each rung of the ladder that can be taken back
-//     resume                   saved to the run directory's disk, loaded into changed parameters: the same next update
-// The output is seen where it meets the labels: in one of LibTorch's losses, or in the last operation on both. The last tensor of a batch is
-// its labels; a batch of your own type lists its fields with `void visit(auto& archive)`. The loss function is called some thousand times.
-// Left out: whether the data is good, which needs a model; ranks, before there are some.
+//     shift of targets         in a sequence, the target is the next input
+//     look-ahead               no output depends on its own target or later inputs
+//     targets in inputs        no input column reveals the target
+//     masks                    masked positions have no effect, others do; padding's labels are ignored; attention reaches other positions
+//     loss at the start        compared with the loss of a constant guess
+//     loss and output          no double softmax, no probabilities in place of log-probabilities, no ReLU before logits, equal shapes
+//     overfit one batch        succeeds at some learning rate
+//     learning rate            compared with a range test
+//     labels belong to inputs  training with permuted labels does worse on unseen batches
+//     evaluation               builds no graph
+//     memory                   the estimate of keel::memory::estimate, compared with the budget or the host's memory
+//     threads                  another number of threads gives the same gradients, up to rounding
+//     out of memory            simulated in the forward and in the backward pass, for each rung of the ladder that can be undone
+//     resume                   save to the run directory's disk, load into changed parameters: the next update is the same
+// The model's output is found where it is compared with the labels: in one of LibTorch's losses, or in the last operation on both. The last
+// tensor of a batch is its labels; a user-defined batch lists its fields with `void visit(auto& archive)`. The loss function is called
+// about a thousand times. Not checked: the quality of the data, which would need a model, and behaviour that needs several
+// ranks.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -61,10 +62,10 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// The checks, in the order of the table.
+/// Runs all checks, in the order of the table.
 preflight_result preflight_of_program(preflight_program& program, preflight_options const& options);
 
-/// The loss function, and memory that runs out in it when it is asked to.
+/// Calls the loss function, and throws out-of-memory errors on request.
 template <class Batch, class LossOf>
 class striking_loss {
  public:
@@ -149,7 +150,7 @@ class preflight_program_of final : public preflight_program {
         now.restore();
       }
     } const ends{*this, now, registered};
-    // The same numbers each time, so that what differs is what was changed.
+    // Same random numbers in each pass, so that results differ only because of the changed batch.
     random_.restore();
     autocast_scope const autocast(parameters().device,
                                   subject_.step.environment().autocast(step_type::configured.precision.kind));
@@ -177,7 +178,7 @@ class preflight_program_of final : public preflight_program {
 
   lr_range_result range(lr_range_options const& options) override {
     mode_scope const modes(model());
-    // How far a preflight goes is a question of time, which is another one on each rank.
+    // Not collective: a preflight's length depends on time, which differs between ranks.
     return dry_run<recipe_type, environment>(subject_.step, subject_.registered, subject_.length, dry_run_of::this_rank)
         .lr_range_test(batches_, loss_of_, options);
   }
@@ -193,7 +194,7 @@ class preflight_program_of final : public preflight_program {
     if constexpr (sliceable_batch<Batch>) {
       std::int64_t peak = 0;
       aside([&] {
-        // Of one row, by which activations are counted, a batch norm that trains has no variance.
+        // Activations are measured with one row, for which a training-mode batch norm has no variance.
         if (normalises_over_a_batch(model())) model().eval();
         peak = memory::estimate<recipe_type>(model(), batches_.front(), loss_of_, {.state_per_parameter = state_per_parameter},
                                              recipe_)
@@ -206,7 +207,7 @@ class preflight_program_of final : public preflight_program {
   }
 
  private:
-  /// Lives as long as a call of with_step.
+  /// Lives during one call of with_step.
   class tried final : public tried_step {
    public:
     explicit tried(preflight_program_of& program)
@@ -226,7 +227,7 @@ class preflight_program_of final : public preflight_program {
       try {
         found = take(batches);
       } catch (nonfinite_error const& thrown) {
-        // What the recipe would end the run for is an answer here.
+        // Failures that would end a run are results here.
         found.words = first_line(thrown);
       } catch (diverged_error const& thrown) {
         found.words = first_line(thrown);
@@ -318,7 +319,7 @@ class preflight_program_of final : public preflight_program {
   random_snapshot random_;
 };
 
-/// Called by trainer::preflight, which finds it by its argument.
+/// Called by trainer::preflight, which finds it by argument-dependent lookup.
 template <class Subject, class Batches, class LossOf>
 preflight_result preflight_of(Subject const& subject, Batches& batches, LossOf& loss_of, preflight_options const& options) {
   using batch = batch_of<Batches>;
@@ -336,7 +337,7 @@ preflight_result preflight_of(Subject const& subject, Batches& batches, LossOf& 
   with_epoch(batches, 0, [&](auto at, auto const& end) {
     for (; at != end && taken.size() < options.batches; ++at) {
       taken.push_back(*at);
-      // A loader may use its memory again.
+      // A loader may reuse its memory.
       if constexpr (writable_batch<batch>) change_batch(taken.back(), [](at::Tensor const& one) { return one.clone(); });
     }
   });

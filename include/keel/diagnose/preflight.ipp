@@ -1,4 +1,4 @@
-// The bodies of preflight.hpp and of the table in preflight_program.hpp.
+// Definitions for preflight.hpp and of the table in preflight_program.hpp.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ KEEL_BODY void preflight_table::run(char const* check, std::function<void()> con
              "fewer or smaller batches; a preflight keeps options.batches of them, and the parameters a second time");
       return;
     }
-    // What the program throws when it is tried out is what the check is about.
+    // An exception from the program is the finding of the check.
     failed(check, first_line(thrown), "what the message says, or what makes the loss function throw it");
   }
 }
@@ -68,7 +68,7 @@ KEEL_BODY preflight_result preflight_of_program(preflight_program& program, pref
       tried_update const update = step.update(batches);
       updates = update.is_applied || update.is_overflow;
       if (updates) {
-        // The first one sets up what later ones have.
+        // The first call includes one-time initialization.
         double const from = table.seconds();
         step.update(batches);
         of_an_update = table.seconds() - from;
@@ -106,7 +106,7 @@ KEEL_BODY preflight_result preflight_of_program(preflight_program& program, pref
     table.run("threads", [&] { check_threads(program, table); });
     table.run("out of memory", [&] { check_out_of_memory(program, table); });
     table.run("resume", [&] { check_resume(program, table); });
-    // Two to ten experiments.
+    // There are two to ten experiments.
     double const room = std::max(1.0, options.seconds - table.seconds()) / 8.0;
     constexpr double fewest = 20.0;
     preflight_training training;

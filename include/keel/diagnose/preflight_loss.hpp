@@ -1,4 +1,4 @@
-// Checks of a preflight: what the loss is at the start, and whether it takes what the model gives.
+// Checks of a preflight: the initial loss, and whether the loss function fits the model's output.
 #pragma once
 
 #include <keel/diagnose/preflight_passes.hpp>
@@ -6,9 +6,9 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Beside that of a guess: the logarithm of the number of classes, ln 2, or the targets' own variance.
+/// Compares the initial loss with that of a constant guess: the logarithm of the number of classes, ln 2, or the variance of the targets.
 void check_first_loss(tried_passes const& passes, preflight_table& table);
-/// A softmax before a loss that has one, probabilities in place of their logarithms, a ReLU before logits.
+/// Finds a softmax before a loss that includes one, probabilities in place of log-probabilities, and a ReLU before logits.
 void check_loss_and_output(tried_passes const& passes, preflight_table& table);
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -1,4 +1,4 @@
-// The bodies of preflight_loss.hpp.
+// Definitions for preflight_loss.hpp.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,7 +15,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// The operands' own loss where it is a mean, which other terms do not change; else the program's.
+/// Returns the value of the loss operation if it is a mean, which excludes other terms of the loss; else the program's loss.
 KEEL_BODY double own_loss(tried_pass const& one) {
   at::Tensor const& value = one.operands.value;
   return value.defined() && value.numel() == 1 ? value.item<double>() : one.loss;
@@ -25,7 +25,7 @@ KEEL_BODY bool is_of_classes(std::string const& operation) {
   return operation == "aten::cross_entropy_loss" || operation.starts_with("aten::nll_loss") || operation == "aten::log_softmax";
 }
 
-/// [values, classes] of logits or log-probabilities; undefined where there are no classes.
+/// Returns logits or log-probabilities as [values, classes]; undefined if there are no classes.
 KEEL_BODY at::Tensor by_class(tried_pass const& one) {
   at::Tensor const& output = one.operands.output;
   if (!output.defined() || output.dim() < 1 || output.numel() == 0) return {};

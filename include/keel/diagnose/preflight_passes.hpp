@@ -1,4 +1,4 @@
-// Forward passes of one batch, with something of it changed, and what then became of the model's output and of the loss.
+// Forward passes on one batch, possibly with changed tensors, and their effect on the model's output and the loss.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -22,33 +22,33 @@ struct tried_pass {
   double loss = 0.0;
 };
 
-/// The first batch, as later looks compare with it.
+/// The reference pass on the first batch, which later checks compare with.
 struct tried_passes {
   preflight_program& program;
-  std::vector<at::Tensor> tensors;  ///< of the first batch
+  std::vector<at::Tensor> tensors;  ///< tensors of the first batch
   std::int64_t rows = 0;
   tried_pass first;
   bool is_repeatable = false;   ///< the same batch gave the same loss and output twice
-  std::vector<bool> is_input;   ///< of each tensor: the output depends on it; the loss, where the output is not seen
-  std::vector<bool> is_fixed;   ///< the program throws where it has other values
-  bool is_autoencoder = false;  ///< the targets are what goes in
+  std::vector<bool> is_input;   ///< per tensor: the output depends on it, or the loss if the output was not found
+  std::vector<bool> is_fixed;   ///< per tensor: the program throws for other values
+  bool is_autoencoder = false;  ///< the inputs are the targets
 
-  /// Also finds out what of the batch is an input. Throws what the program throws.
+  /// Also determines which tensors of the batch are inputs. Throws what the program throws.
   explicit tried_passes(preflight_program& of);
 
   bool has_output() const { return first.operands.output.defined(); }
-  /// The last tensor, where there are several and it does not go into the model like the others.
+  /// Returns the index of the last tensor if there are several and it is not combined with a parameter; else nullopt.
   std::optional<std::size_t> labels() const;
-  /// What the loss compares with, or the labels of the batch.
+  /// Returns the loss operation's target, or the labels of the batch if it was not found.
   at::Tensor target() const;
   tried_pass pass(std::vector<at::Tensor> const& instead) const;
-  /// The first batch with another tensor in one place.
+  /// Returns the tensors of the first batch with one of them replaced.
   std::vector<at::Tensor> with(std::size_t index, at::Tensor const& changed) const;
 };
 
-/// Each element is one of `values`, so that the program takes it, and their mean is another one.
+/// Draws each element from `values`, so that the program accepts it, with a different mean.
 at::Tensor drawn_from(at::Tensor const& values, std::uint64_t seed);
-/// Both are as large: where they differ by more than rounding does. A bool tensor on the CPU.
+/// Marks elements that differ by more than rounding, as a bool tensor on the CPU. Both tensors have the same size.
 at::Tensor where_changed(at::Tensor const& before, at::Tensor const& after);
 bool is_changed(at::Tensor const& before, at::Tensor const& after);
 bool is_changed(tried_pass const& before, tried_pass const& after);

@@ -1,4 +1,4 @@
-// The bodies of preflight_passes.hpp.
+// Definitions for preflight_passes.hpp.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,7 +14,7 @@
 namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY bool normalises_over_a_batch(torch::nn::Module& model) {
-  // Without itself, which a module that is not in a shared_ptr cannot be asked for.
+  // The model itself is excluded because a shared_ptr need not own it.
   for (auto const& one : model.modules(/*include_self=*/false)) {
     if (one->name().find("BatchNorm") != std::string::npos) return true;
   }
@@ -87,14 +87,14 @@ KEEL_BODY tried_passes::tried_passes(preflight_program& of) : program(of), tenso
       tried_pass const other = pass(with(i, drawn_from(tensors[i], 1)));
       is_input[i] = has_output() ? is_changed(first.operands.output, other.operands.output) : is_changed(first, other);
     } catch (std::exception const&) {
-      // Offsets, lengths and their like bear no other values; the program depends on them.
+      // Tensors such as offsets and lengths allow no other values; the program depends on them.
       is_input[i] = is_fixed[i] = true;
     }
     bool const is_made_of_it = first.operands.target_is_from.count(i) > 0;
     bool const is_labels = tensors.size() > 1 && i + 1 == tensors.size();
     if (is_input[i] && is_made_of_it && !is_labels && wanted.is_floating_point() && wanted.numel() == tensors[i].numel())
       is_autoencoder = true;
-    // The same numbers under two names, as of an autoencoder's data.
+    // The labels are a copy of the inputs, as for an autoencoder.
     if (is_input[i] && tensors.size() > 1 && i + 1 < tensors.size() && tensors[i].is_floating_point() &&
         tensors[i].sizes() == tensors.back().sizes() && tensors[i].scalar_type() == tensors.back().scalar_type() &&
         tensors[i].equal(tensors.back()))

@@ -1,4 +1,4 @@
-// A program as the checks of a preflight see it, whatever its recipe and the types of its batches and its loss.
+// The program under preflight, independent of its recipe and the types of its batches and its loss.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -35,34 +35,34 @@ class state_writer;
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// One of the program's batches, with other tensors in their places where there are any.
+/// One of the program's batches, optionally with replaced tensors.
 struct tried_batch {
   std::size_t index = 0;
   std::vector<at::Tensor> instead = {};
 };
 
-/// What fails in an update on purpose.
+/// A fault to inject into an update.
 enum class tried_fault : unsigned char { none, memory_after_forward, memory_in_backward };
 
 struct tried_update {
   bool is_applied = false;
-  bool is_overflow = false;  ///< of the loss scale, whose ordinary signal it is
-  bool gave_up = false;      ///< no rung of the ladder was left
+  bool is_overflow = false;  ///< of the loss scale, which is expected now and then
+  bool gave_up = false;      ///< the ladder has no rung left
   double loss = 0.0;
-  std::string words;  ///< why it was not applied
+  std::string words;  ///< why it was not applied; empty if it was
 };
 
-/// A step of the run's recipe on its model and optimizer, at the groups' own rates; nothing of it stays.
+/// A step of the run's recipe on its model and optimizer, at the learning rates of the parameter groups. All changes are undone.
 class tried_step {
  public:
   virtual ~tried_step() = default;
-  /// An update whose micro-batches are these, again and again. Throws what the step throws.
+  /// Makes an update, repeating the batches until it has all of its micro-batches. Throws what the step throws.
   virtual tried_update update(std::span<tried_batch const> batches, tried_fault fault = tried_fault::none) = 0;
-  /// From here on the groups' own rates times `factor`, and no schedule.
+  /// Sets the learning rates to those of the parameter groups times `factor`, without a schedule.
   virtual void use_rate(double factor) = 0;
   virtual std::size_t rungs_taken() = 0;
   virtual std::string last_rung() const = 0;
-  /// The whole state of the run to a directory, which exists and is empty, and back.
+  /// Saves the whole state of the run to an existing, empty directory; load() restores it.
   virtual void save(std::string const& directory) = 0;
   virtual void load(std::string const& directory) = 0;
 
@@ -72,13 +72,13 @@ class tried_step {
   tried_step& operator=(tried_step const&) = default;
 };
 
-/// One evaluation of the program, on so many batches at most.
+/// An evaluation of the program, on at most `most` batches.
 struct tried_evaluation {
   std::string name;
   std::function<void(std::int64_t most)> run;
 };
 
-/// The model normalises over a batch, so that its rows and positions are of use to each other while it trains.
+/// Returns true if the model normalizes over a batch, so that rows and positions affect each other in training mode.
 bool normalises_over_a_batch(torch::nn::Module& model);
 
 class preflight_program {
@@ -89,28 +89,28 @@ class preflight_program {
   virtual torch::nn::Module& model() = 0;
   virtual torch::optim::Optimizer& optimizer() = 0;
   virtual parameter_list const& parameters() = 0;
-  virtual std::int64_t updates_of_run() const = 0;  ///< 0: not known
+  virtual std::int64_t updates_of_run() const = 0;  ///< 0 if unknown
   virtual std::int64_t updates_so_far() const = 0;
-  virtual double highest_rate() const = 0;  ///< of the first group
-  /// Null: nowhere.
+  virtual double highest_rate() const = 0;  ///< of the first parameter group
+  /// Null: no output.
   virtual std::FILE* console() const = 0;
-  virtual std::string run_directory() const = 0;  ///< empty: none
-  virtual bool begins_with_weights() const = 0;   ///< options.weights_from: a fine-tuning
+  virtual std::string run_directory() const = 0;  ///< empty if there is none
+  virtual bool begins_with_weights() const = 0;   ///< true for fine-tuning: options.weights_from is set
 
   virtual std::size_t batches() const = 0;
   virtual std::int64_t rows(std::size_t batch) const = 0;
-  /// The tensors that a batch lists as its fields, in their order; none where its type does not say.
+  /// Returns the tensors that a batch lists as its fields, in order; empty if its type lists none.
   virtual std::vector<at::Tensor> tensors(std::size_t batch) = 0;
   virtual batch_contents contents(std::size_t batch) const = 0;
-  /// Forward, as the recipe wants it, without recompute. Random numbers, buffers and registered state are then as before.
+  /// Runs a forward pass with the recipe's settings, without recompute. Restores random state, buffers and registered state.
   virtual weighted_loss loss(tried_batch const& batch) = 0;
 
-  /// Runs something and puts model, optimizer, registered state, random numbers and modes back.
+  /// Calls `run`, then restores model, optimizer, registered state, random state and training modes.
   virtual void aside(std::function<void()> const& run) = 0;
   virtual void with_step(std::function<void(tried_step&)> const& use) = 0;
   virtual lr_range_result range(lr_range_options const& options) = 0;
   virtual std::vector<tried_evaluation> evaluations() = 0;
-  /// Bytes of an update by keel::memory::estimate; nothing where the batch cannot be cut.
+  /// Returns the bytes of an update as keel::memory::estimate gives them; nullopt if the batch cannot be sliced.
   virtual std::optional<std::int64_t> peak_memory(int state_per_parameter) = 0;
 
  protected:
@@ -119,18 +119,18 @@ class preflight_program {
   preflight_program& operator=(preflight_program const&) = default;
 };
 
-/// A checkpoint in a directory, which exists and is empty. Throws what a save throws.
+/// Saves a checkpoint to an existing, empty directory. Throws what a save throws.
 void save_rehearsal(preflight_program& program, std::vector<state_part> const& parts, std::int64_t update,
                     std::string const& directory);
-/// Throws what a resume throws.
+/// Loads that checkpoint. Throws what a resume throws.
 void load_rehearsal(preflight_program& program, std::vector<state_part> const& parts, std::string const& directory);
 
-/// The table in the making.
+/// Runs checks and adds a row for each to the result.
 class preflight_table {
  public:
   using clock = std::chrono::steady_clock;
-  /// `seconds`: that all checks together aim at. Names on `console`, where there is one, what begins more than two
-  /// seconds after the line before.
+  /// `seconds`: target duration of all checks together. Prints the name of a check to `console`, unless that is null, if more than two
+  /// seconds have passed since the last line.
   preflight_table(preflight_result& result, double seconds, std::FILE* console)
       : result_(result), seconds_(seconds), console_(console) {}
   void passed(char const* check, std::string words) { add(check, preflight_verdict::passed, std::move(words), ""); }
@@ -141,20 +141,20 @@ class preflight_table {
     add(check, preflight_verdict::not_applicable, std::move(words), "");
   }
   void advise(std::string words) { result_.advice.push_back(std::move(words)); }
-  /// Runs a check that may throw: then it failed, in the words of the exception. Without one where the time is over.
+  /// Runs a check. If it throws, the check failed with the exception's message. Reports it as not run if the time is over.
   void run(char const* check, std::function<void()> const& look);
   double seconds() const { return std::chrono::duration<double>(clock::now() - began_).count(); }
-  /// What trains may take so long from now on.
+  /// Starts the time limit of the checks that train.
   void begin_training() { training_ends_ = std::max(seconds_, seconds() + fewest_of_training); }
   bool is_over() const { return seconds() > training_ends_; }
-  /// A check that was cut short: what was seen until then.
+  /// Adds a row for a check that ran out of time, with its result so far.
   void not_enough_time(char const* check, std::string const& words) {
     not_applicable(check, "not enough time within options.seconds" + (words.empty() ? "" : ": " + words));
   }
   void show_progress(char const* check);
 
  private:
-  // Seconds. The looks at the wiring take a few updates each, and training checks say little of fewer than they get.
+  // Seconds. Wiring checks take a few updates each; training checks are unreliable with fewer updates.
   static constexpr double fewest_of_looks = 10.0, fewest_of_training = 5.0, between_lines = 2.0;
   void add(char const* check, preflight_verdict verdict, std::string words, std::string fix) {
     result_.rows.push_back({check, verdict, std::move(words), std::move(fix)});

@@ -1,5 +1,5 @@
-// Checks of a preflight that rehearse what a long run meets: the same update again, other threads, an evaluation, a resume, memory that
-// runs out.
+// Checks of a preflight that rehearse events of a long run: a repeated update, another number of threads, an evaluation, a resume,
+// running out of memory.
 #pragma once
 
 #include <cstdint>
@@ -7,15 +7,15 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Two runs of the same update, from the same random numbers.
+/// Makes the same update twice, from the same random state.
 void check_same_bits(preflight_program& program, preflight_table& table);
 void check_threads(preflight_program& program, preflight_table& table);
 void check_evaluation(preflight_program& program, preflight_table& table);
-/// What an update takes beside what there is.
+/// Compares the memory of an update with the memory available.
 void check_memory(preflight_program& program, int state_per_parameter, preflight_table& table);
-/// Saved, changed, loaded: the next update has the same bits.
+/// Saves, changes and loads the state: the next update must be bitwise equal.
 void check_resume(preflight_program& program, preflight_table& table);
-/// Memory runs out in the forward and in the backward pass, for each rung of the ladder.
+/// Simulates out of memory in the forward and in the backward pass, for each rung of the ladder.
 void check_out_of_memory(preflight_program& program, preflight_table& table);
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -1,4 +1,4 @@
-// The bodies of preflight_rehearsal.hpp.
+// Definitions for preflight_rehearsal.hpp.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -31,7 +31,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// What an update left: parameters, buffers and gradients, in one list.
+/// Returns a snapshot of the parameters, buffers and gradients.
 KEEL_BODY std::vector<at::Tensor> image_of(preflight_program& program) {
   at::NoGradGuard const no_grad;
   std::vector<at::Tensor> all;
@@ -65,7 +65,8 @@ KEEL_BODY bool have_same_bits(std::vector<at::Tensor> const& a, std::vector<at::
   return true;
 }
 
-/// How far apart the directions of two lists are: 0 for the same one, 2 for opposite ones. What lies in memory may still lack a factor.
+/// Returns the distance between the directions of two lists of tensors: 0 for equal, 2 for opposite ones. A common factor has no
+/// effect, because the gradients in memory may not be unscaled.
 KEEL_BODY double distance_of(std::vector<at::Tensor> const& a, std::vector<at::Tensor> const& b) {
   double of_a = 0.0, of_b = 0.0, product = 0.0;
   for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
@@ -89,7 +90,7 @@ KEEL_BODY std::vector<tried_batch> batches_from(preflight_program& program, std:
   return all;
 }
 
-/// After one update on the first batches; empty where it was not applied.
+/// The state after one update on the first batches; empty if the update was not applied.
 struct after_update {
   std::vector<at::Tensor> image;
   std::vector<at::Tensor> gradients;
@@ -122,7 +123,7 @@ KEEL_BODY void check_same_bits(preflight_program& program, preflight_table& tabl
       "not of others; keel::determinism::strict<1> for kernels that are not deterministic");
 }
 
-/// LibTorch's number of threads, for as long as it lives.
+/// Sets LibTorch's number of threads for its lifetime.
 class thread_scope {
  public:
   explicit thread_scope(int threads) : before_(at::get_num_threads()) { at::set_num_threads(threads); }
@@ -158,7 +159,7 @@ KEEL_BODY void check_threads(preflight_program& program, preflight_table& table)
   }
 }
 
-/// Looks whether anything of an evaluation is kept for a backward pass.
+/// Observes whether an evaluation builds a graph.
 class graph_watch final : public operation_observer {
  public:
   std::string first;
@@ -198,7 +199,7 @@ KEEL_BODY void check_evaluation(preflight_program& program, preflight_table& tab
   table.passed(check, std::to_string(evaluations.size()) + (evaluations.size() == 1 ? " keeps" : " keep") + " no graph");
 }
 
-/// Bytes that the system would give this process; 0: not known.
+/// Returns the memory available to this process in bytes; 0 if unknown.
 KEEL_BODY std::int64_t available_memory() {
   std::ifstream file("/proc/meminfo");
   for (std::string line; std::getline(file, line);) {
@@ -216,7 +217,7 @@ KEEL_BODY int counted_state(preflight_program& program) {
     try {
       save_optimizer(program.optimizer(), program.parameters(), values, moments);
     } catch (error const&) {
-      // One that no checkpoint holds: taken for one of two moments.
+      // An optimizer that cannot be saved is assumed to keep two moments.
       numbers = std::numeric_limits<double>::infinity();
     }
     for (auto const& [name, tensor] : moments) numbers += static_cast<double>(tensor.numel());
@@ -238,7 +239,7 @@ KEEL_BODY void check_memory(preflight_program& program, int state_per_parameter,
   try {
     peak = program.peak_memory(state);
   } catch (std::exception const& thrown) {
-    // An estimate takes one row and two; a loss function may need all of them.
+    // An estimate runs one and two rows; a loss function may require the whole batch.
     table.not_applicable(check, "the loss function does not take a part of a batch: " + first_line(thrown));
     return;
   }
@@ -250,7 +251,7 @@ KEEL_BODY void check_memory(preflight_program& program, int state_per_parameter,
   bool const has_budget = counts.counting && counts.limit > 0;
   std::int64_t parameters = 0;
   for (at::Tensor const& one : program.model().parameters()) parameters += static_cast<std::int64_t>(one.nbytes());
-  // What is there already does not come again.
+  // The parameters are already allocated.
   std::int64_t const limit = has_budget ? counts.limit - counts.allocated + parameters : available_memory() + parameters;
   constexpr double mega = 1024.0 * 1024.0;
   std::string const words =
@@ -267,11 +268,11 @@ KEEL_BODY void check_memory(preflight_program& program, int state_per_parameter,
   }
 }
 
-/// A directory that goes away again.
+/// A temporary directory, removed on destruction.
 class rehearsal_directory {
  public:
   explicit rehearsal_directory(std::string const& beside) {
-    // On the disk that checkpoints go to, where there is one.
+    // On the disk of the checkpoints, if the run has any.
     std::filesystem::path const parent =
         beside.empty() ? std::filesystem::temp_directory_path() : std::filesystem::path(beside);
     std::string name = (parent / "preflight-XXXXXX").string();
@@ -283,7 +284,7 @@ class rehearsal_directory {
   rehearsal_directory(rehearsal_directory const&) = delete;
   rehearsal_directory& operator=(rehearsal_directory const&) = delete;
   ~rehearsal_directory() {
-    // What cannot be removed is a directory too many, which fails no run.
+    // A directory that cannot be removed must not fail the run.
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
   }
@@ -306,7 +307,7 @@ KEEL_BODY void check_resume(preflight_program& program, preflight_table& table) 
       step.save(directory->path());
       first_loss = step.update(batches_from(program, 2)).loss;
       without = image_of(program);
-      // A process that begins has other parameters, and has drawn other numbers.
+      // Like a new process: other parameters and random numbers.
       step.update(batches_from(program, 3));
       {
         at::NoGradGuard const no_grad;
@@ -372,7 +373,7 @@ KEEL_BODY void check_out_of_memory(preflight_program& program, preflight_table& 
     try {
       program.with_step([&](tried_step& step) {
         constexpr int most = 12;
-        // So that each update begins with the run's own parameters, and gradients compare.
+        // A rate of 0, so that every update starts from the run's parameters and gradients are comparable.
         step.use_rate(0.0);
         for (int i = 0; i < most; ++i) {
           std::size_t const taken = step.rungs_taken();
@@ -383,7 +384,7 @@ KEEL_BODY void check_out_of_memory(preflight_program& program, preflight_table& 
         }
       });
     } catch (out_of_memory_error const&) {
-      // A recipe without a ladder ends with it, and nothing has changed.
+      // A recipe without a ladder throws here; nothing has changed.
     }
     if (!have_same_bits(before, image_of(program)))
       wrong = std::string("memory that runs out in the ") + where + " pass leaves traces";

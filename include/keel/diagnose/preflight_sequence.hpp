@@ -1,4 +1,4 @@
-// Checks of a preflight: whether the targets can be seen in what goes in, and whether masks do what they say.
+// Checks of a preflight: whether the inputs reveal the targets, and whether masks work.
 #pragma once
 
 #include <keel/diagnose/preflight_passes.hpp>
@@ -6,10 +6,10 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Of sequences whose targets are inputs some places later: the output at t must not change with the inputs after it. Also says whether the
-/// targets are shifted as they should be.
+/// For sequences whose targets are later inputs: the output at t must not depend on its target or later inputs. Also checks the shift of
+/// the targets.
 void check_look_ahead(tried_passes const& passes, preflight_table& table);
-/// Of all others: no column of the inputs says what the target is.
+/// For all other batches: no input column reveals the target.
 void check_targets_in_inputs(tried_passes const& passes, preflight_table& table);
 void check_masks(tried_passes const& passes, preflight_table& table);
 

@@ -1,4 +1,4 @@
-// The bodies of preflight_sequence.hpp.
+// Definitions for preflight_sequence.hpp.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,21 +18,21 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// A tensor of the batch whose later places are the targets.
+/// A tensor of the batch whose values, shifted in time, are the targets.
 struct sequence_relation {
   std::size_t tensor = 0;
-  std::int64_t time = 1;           ///< which of the tensor's dimensions it is
-  bool target_is_by_time = false;  ///< where the target was flattened: all rows of one time, then the next
+  std::int64_t time = 1;           ///< its time dimension
+  bool target_is_by_time = false;  ///< the target was flattened time by time: all rows of one time, then the next
   std::int64_t shift = 0;          ///< the target at t is the tensor's value at t + shift
   std::int64_t rows = 0;
-  std::int64_t length = 0;  ///< of the target
-  double share = 0.0;       ///< of the targets that count for which this holds
+  std::int64_t length = 0;  ///< length of the target
+  double share = 0.0;       ///< share of the counted targets for which this holds
 };
 
-/// [rows, time, ..] of a tensor of a batch.
+/// Returns a tensor of a batch as [rows, time, ..].
 KEEL_BODY at::Tensor by_row(at::Tensor const& tensor, std::int64_t time) { return tensor.transpose(1, time); }
 
-/// [rows, length, features] of an output or a target, or undefined.
+/// Returns an output or a target as [rows, length, features]; undefined if it has another shape.
 KEEL_BODY at::Tensor by_row_and_time(at::Tensor const& of, std::int64_t rows, std::int64_t length, bool flat_by_time) {
   if (of.dim() >= 1 && of.size(0) == rows * length) {
     return flat_by_time ? of.reshape({length, rows, -1}).transpose(0, 1) : of.reshape({rows, length, -1});
@@ -45,7 +45,8 @@ KEEL_BODY at::Tensor by_row_and_time(at::Tensor const& of, std::int64_t rows, st
   return {};
 }
 
-/// The share of `counted` places of [rows, length] where the target is the value `shift` places later; below 0: too few to say.
+/// Returns the share of `counted` positions of [rows, length] at which the target equals the value `shift` positions later; below 0 if
+/// there are too few.
 KEEL_BODY double share_at(at::Tensor const& values, at::Tensor const& target, at::Tensor const& counted, std::int64_t shift) {
   std::int64_t const begin = std::max<std::int64_t>(0, -shift);
   std::int64_t const end = std::min(target.size(1), values.size(1) - shift);
@@ -74,7 +75,7 @@ KEEL_BODY std::optional<sequence_relation> relation_of(tried_passes const& passe
       at::Tensor const values = by_row(tensor, time);
       std::int64_t const rows = values.size(0);
       if (values.size(1) < 3) continue;
-      // Of several features each may be what is predicted, or all of them together.
+      // The target may be one feature, or all of them.
       std::int64_t const features = values.dim() == 3 ? values.size(2) : 1;
       for (bool const by_time : {false, true}) {
         for (std::int64_t feature = features > 1 ? -1 : 0; feature < std::min<std::int64_t>(features, 32); ++feature) {
@@ -82,7 +83,7 @@ KEEL_BODY std::optional<sequence_relation> relation_of(tried_passes const& passe
           if (target.numel() % (rows * wide) != 0) continue;
           std::int64_t const length = target.numel() / (rows * wide);
           if (length < 3 || length > values.size(1) + 1) continue;
-          // Channels before time are so in the target too.
+          // If channels precede time in the input, they do in the target too.
           at::Tensor const wanted = by_time     ? target.reshape({length, rows, wide}).transpose(0, 1)
                                     : time == 2 ? target.reshape({rows, wide, length}).transpose(1, 2)
                                                 : target.reshape({rows, length, wide});
@@ -93,7 +94,7 @@ KEEL_BODY std::optional<sequence_relation> relation_of(tried_passes const& passe
           for (std::int64_t shift = -1; shift <= 4; ++shift) {
             double const share = share_at(chosen, wanted, counted, shift);
             if (share < 0.95 || (best && share <= best->share)) continue;
-            // Where nearly all values are the same any shift fits.
+            // If nearly all values are equal, every shift matches.
             double const other = share_at(chosen, wanted, counted, shift + (shift < 4 ? 1 : -1));
             if (other > 0.8) continue;
             best = sequence_relation{i, time, by_time, shift, rows, length, share};
@@ -105,7 +106,7 @@ KEEL_BODY std::optional<sequence_relation> relation_of(tried_passes const& passe
   return best;
 }
 
-/// The first place, of [rows, length], where two outputs differ; nothing where they do not.
+/// Returns the first position in [rows, length] at which two outputs differ; nullopt if there is none.
 KEEL_BODY std::optional<std::int64_t> first_changed_time(at::Tensor const& before, at::Tensor const& after, std::int64_t end) {
   if (end <= 0) return std::nullopt;
   at::Tensor const changed = where_changed(before, after).any(2).any(0).slice(0, 0, end);
@@ -148,7 +149,7 @@ KEEL_BODY void check_look_ahead(tried_passes const& passes, preflight_table& tab
     return output_of(passes.pass(passes.with(relation->tensor, with_other_times(tensor, relation->time, begin, end))));
   };
   if (shift < 1) {
-    // The target is what goes in at this place or before it; of a model that does not see it there nothing is wrong.
+    // The target is the input at this or an earlier position. That is a mistake only if the output depends on it.
     std::int64_t const place = length / 2;
     at::Tensor const after = before.defined() ? after_change(place, place + 1) : at::Tensor();
     bool const is_seen = !before.defined() ||
@@ -180,7 +181,7 @@ KEEL_BODY void check_look_ahead(tried_passes const& passes, preflight_table& tab
     if (cut < 1 || cut >= length) continue;
     at::Tensor const after = after_change(cut, length);
     if (!after.defined() || after.sizes() != before.sizes()) continue;
-    // The output at t may see the inputs before t + shift.
+    // The output at t may depend on inputs before t + shift.
     auto const seen = first_changed_time(before, after, std::min(relation->length, cut - shift + 1));
     if (!seen) continue;
     table.failed(check,
@@ -194,7 +195,7 @@ KEEL_BODY void check_look_ahead(tried_passes const& passes, preflight_table& tab
   table.passed(check, "no output changes with a later input");
 }
 
-/// The column of [rows, columns] that has one value in each class and not the same in all; nothing if there is none.
+/// Returns the column of [rows, columns] that is constant within each class and not constant overall; nullopt if there is none.
 KEEL_BODY std::optional<std::int64_t> column_that_names_the_class(at::Tensor const& inputs, at::Tensor const& labels) {
   std::map<std::int64_t, std::int64_t> counts;
   at::Tensor const flat = labels.to(at::kLong).contiguous();
@@ -220,7 +221,7 @@ KEEL_BODY std::optional<std::int64_t> column_that_names_the_class(at::Tensor con
   return found[0][0].item<std::int64_t>();
 }
 
-/// A column of the inputs that is the target up to a factor and an offset.
+/// Returns the column of the inputs that is an affine function of the target; nullopt if there is none.
 KEEL_BODY std::optional<std::int64_t> column_that_is_the_target(at::Tensor const& inputs, at::Tensor const& targets) {
   auto const standard = [](at::Tensor const& of) {
     at::Tensor const centred = of - of.mean(0, true);
@@ -279,7 +280,7 @@ KEEL_BODY void check_targets_in_inputs(tried_passes const& passes, preflight_tab
   for (std::size_t k = 0; k < *labels; ++k) {
     if (!passes.is_input[k]) continue;
     at::Tensor const input = at::cat(inputs[k]).slice(1, 0, max_columns).to(at::kDouble);
-    // A task with a single number in is what it is.
+    // A single input column may legitimately determine the target.
     if (input.size(1) < 2) continue;
     looked_at += input.size(1);
     std::optional<std::int64_t> column;
@@ -299,7 +300,7 @@ KEEL_BODY void check_targets_in_inputs(tried_passes const& passes, preflight_tab
                                 static_cast<long long>(rows)));
 }
 
-/// The id that fills rows to their end; nothing where rows do not look filled.
+/// Returns the id that pads rows at their end; nullopt if rows do not look padded.
 KEEL_BODY std::optional<std::int64_t> padding_of(at::Tensor const& ids, config const& recipe) {
   if (recipe.batch_guard.padding >= 0) return recipe.batch_guard.padding;
   std::int64_t const rows = ids.size(0), length = ids.size(1);
@@ -316,7 +317,7 @@ KEEL_BODY std::optional<std::int64_t> padding_of(at::Tensor const& ids, config c
   }
   for (auto const& [value, count] : filled) {
     auto const [least, most] = std::minmax_element(lengths[value].begin(), lengths[value].end());
-    // Nothing but padding ends half of the rows with the same id, again and again.
+    // Only padding ends half of the rows with repetitions of the same id.
     if (rows >= 4 && 2 * count >= rows && *most >= 3 && *most > *least && *most < length) return value;
   }
   return std::nullopt;
@@ -328,7 +329,7 @@ struct mask_findings {
   std::string fix;
 };
 
-/// A tensor of the batch that is as large as the ids and says of each place whether it is there.
+/// Checks a mask: a tensor of the batch of the size of the ids that marks each position as visible or hidden.
 KEEL_BODY void look_at_mask(tried_passes const& passes, std::size_t ids, std::size_t mask, mask_findings& to) {
   at::Tensor const values = passes.tensors[mask].detach().cpu().to(at::kDouble);
   at::Tensor const tokens = passes.tensors[ids].detach().cpu();
@@ -340,7 +341,7 @@ KEEL_BODY void look_at_mask(tried_passes const& passes, std::size_t ids, std::si
     return sorted.eq(sorted[sorted.numel() / 2]).sum().item<double>() / static_cast<double>(sorted.numel());
   };
   double const of_ones = most_common_share(ones), of_zeros = most_common_share(ones.logical_not());
-  // What is hidden is all of one value, where rows are filled; otherwise 1 is what counts.
+  // If rows are padded, all hidden ids are equal; otherwise 1 is assumed to mean visible.
   bool const hides_ones = of_ones > 0.95 && of_zeros < 0.8;
   at::Tensor const hidden = hides_ones ? ones : ones.logical_not();
   std::string const name = "the mask, tensor " + std::to_string(mask + 1) + " of the batch,";
@@ -350,7 +351,7 @@ KEEL_BODY void look_at_mask(tried_passes const& passes, std::size_t ids, std::si
     to.fix = "apply it: in attention before the softmax, in means over places, in the mean of the loss";
     return;
   }
-  // A mask of the loss alone hides targets, one of the model hides inputs.
+  // A mask that affects only the loss hides targets; one that affects the model hides inputs.
   auto const labels = passes.labels();
   std::size_t const of = passes.is_input[mask] || !labels || passes.tensors[*labels].sizes() != tokens.sizes() ? ids : *labels;
   if (of == ids && !passes.is_input[mask]) return;
@@ -380,7 +381,7 @@ KEEL_BODY void look_at_padding(tried_passes const& passes, std::size_t ids, std:
   auto const labels = passes.labels();
   std::int64_t const ignored = passes.program.recipe().batch_guard.ignored;
   if (labels && passes.tensors[*labels].sizes() == tokens.sizes() && !passes.tensors[*labels].is_floating_point()) {
-    // Places whose own input and whose target are filling.
+    // Positions at which the input is padding and the label is not ignored.
     at::Tensor const target = passes.tensors[*labels].detach().cpu();
     at::Tensor const where = is_padding.logical_and(target.ne(ignored));
     at::Tensor const other = at::where(where, drawn_from(target.clamp_min(0), 13), target).to(passes.tensors[*labels].device());
@@ -391,7 +392,7 @@ KEEL_BODY void look_at_padding(tried_passes const& passes, std::size_t ids, std:
     }
     to.seen.push_back("labels of padding count for nothing");
   }
-  // One row alone, with and without its filling.
+  // One row alone, with and without its padding.
   at::Tensor const lengths = is_padding.logical_not().sum(1);
   std::int64_t row = -1;
   for (std::int64_t i = 0; i < rows && row < 0; ++i) {
@@ -401,7 +402,7 @@ KEEL_BODY void look_at_padding(tried_passes const& passes, std::size_t ids, std:
   }
   if (row < 0 || !passes.has_output()) return;
   std::int64_t const there = lengths[row].item<std::int64_t>();
-  // Without dropout, which draws other numbers for another shape.
+  // Without dropout, whose random numbers depend on the shape.
   mode_scope const modes(passes.program.model());
   passes.program.model().eval();
   auto const cut = [&](std::int64_t to_length) {
@@ -433,7 +434,7 @@ KEEL_BODY void look_at_padding(tried_passes const& passes, std::size_t ids, std:
       to.seen.push_back("padding does not change the output of what is there");
     }
   } catch (std::exception const&) {
-    // A model of rows of one length alone.
+    // The model accepts rows of only one length.
   }
 }
 
@@ -457,7 +458,7 @@ KEEL_BODY void check_masks(tried_passes const& passes, preflight_table& table) {
     if (auto const padding = padding_of(ids.detach().cpu(), passes.program.recipe()))
       look_at_padding(passes, i, *padding, found);
   }
-  // Attention that reaches nothing but its own place.
+  // Attention that reaches only its own position.
   auto const relation = found.wrong.empty() && passes.has_output() ? relation_of(passes) : std::nullopt;
   if (relation && passes.first.operands.attention_over > 1) {
     at::Tensor const& tensor = passes.tensors[relation->tensor];

@@ -1,4 +1,4 @@
-// The bodies of preflight_training.hpp.
+// Definitions for preflight_training.hpp.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -30,7 +30,7 @@ KEEL_BODY double median_of_last(std::vector<double> const& values, std::size_t c
   return last[last.size() / 2];
 }
 
-/// Losses of updates on one batch; shorter where an update was skipped, the loss rose far above its start, or the time is over.
+/// Returns the losses of updates on one batch; fewer if an update was skipped, the loss rose far above its start, or the time is over.
 KEEL_BODY std::vector<double> losses_on(preflight_program& program, preflight_table const& table, std::size_t batch,
                                         double factor, std::int64_t updates) {
   std::vector<double> losses;
@@ -52,7 +52,7 @@ KEEL_BODY void check_overfit(preflight_program& program, preflight_training& fou
   constexpr char const* check = "overfit one batch";
   std::string best;
   double lowest_share = 2.0;
-  // The wiring is asked about here, and not the rate.
+  // This check is about the wiring, so it tries several rates.
   for (double const factor : {1.0, 10.0, 0.1, 100.0, 1000.0}) {
     table.show_progress(check);
     std::vector<double> const losses = losses_on(program, table, 0, factor, found.updates);
@@ -75,7 +75,7 @@ KEEL_BODY void check_overfit(preflight_program& program, preflight_training& fou
     }
     if (found.is_slow || table.is_over()) break;
   }
-  // So few updates show what can be learned, and not what cannot.
+  // So few updates can prove that the model learns, but not that it does not.
   if (found.is_slow || table.is_over() || found.updates < found.wanted) return table.not_enough_time(check, best);
   table.failed(
       check, best.empty() ? "no update on one batch was applied at any learning rate" : best + ", and no better at others",
@@ -132,12 +132,12 @@ KEEL_BODY at::Tensor another_order(std::int64_t rows, std::uint64_t seed) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(rows));
   std::iota(order.begin(), order.end(), 0);
   std::mt19937_64 engine(seed);
-  // Not std::shuffle, whose order is another one in each library.
+  // std::shuffle gives a different order in each standard library.
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[static_cast<std::size_t>(engine() % i)]);
   return at::tensor(order, at::kLong);
 }
 
-/// The labels of a batch in another order of rows; empty for a single row.
+/// Returns the tensors with the rows of the labels permuted; empty for a single row.
 KEEL_BODY std::vector<at::Tensor> with_labels_of_other_rows(std::vector<at::Tensor> const& tensors, std::uint64_t seed) {
   if (tensors.size() < 2 || tensors.back().dim() == 0 || tensors.back().size(0) < 2) return {};
   std::vector<at::Tensor> instead = tensors;
@@ -161,7 +161,7 @@ KEEL_BODY void check_labels_belong(preflight_program& program, preflight_trainin
     return;
   }
   std::size_t const trains_on = all - held_out;
-  // Two models that learn nothing of use differ by more than their batches say: one order of other rows is not enough.
+  // One permutation is not enough: the losses of two models that learn nothing useful differ by more than the noise between batches.
   constexpr std::size_t orders = 3;
   std::array<std::vector<std::vector<at::Tensor>>, orders> other_labels;
   std::int64_t rows = 0;
@@ -176,10 +176,10 @@ KEEL_BODY void check_labels_belong(preflight_program& program, preflight_trainin
     rows += program.rows(i);
   }
   for (std::size_t i = trains_on; i < all; ++i) rows += program.rows(i);
-  // Three passes at most: what is learned by heart is of no use here.
+  // At most three passes over the batches, before the model memorizes them.
   std::int64_t const updates =
       std::min<std::int64_t>(std::max<std::int64_t>(found.updates, 60), static_cast<std::int64_t>(3 * trains_on));
-  // With the program's labels, or with those of other rows in one of the orders.
+  // Trains with the program's labels, or with those of a permutation.
   auto const losses_after = [&](std::int64_t count, double factor, std::optional<std::size_t> order = {}) {
     std::vector<double> losses;
     program.with_step([&](tried_step& step) {
@@ -208,7 +208,8 @@ KEEL_BODY void check_labels_belong(preflight_program& program, preflight_trainin
     auto const count = static_cast<double>(own.size());
     double of_own = 0.0;
     for (double const one : own) of_own += one / count;
-    // All of these: better than with labels of other rows by more than chance, in each order, and better than before it was trained.
+    // The labels belong to the inputs if the loss is below its start and, for each permutation, significantly below that with permuted
+    // labels.
     bool belongs = of_own < at_first;
     std::optional<double> closest;
     for (std::size_t order = 0; order < orders && (order == 0 || belongs); ++order) {

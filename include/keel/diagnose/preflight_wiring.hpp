@@ -1,4 +1,4 @@
-// Checks of a preflight: whether model, optimizer, loss and batches are connected as they should be.
+// Checks of a preflight: whether model, optimizer, loss and batches are connected correctly.
 #pragma once
 
 #include <keel/diagnose/preflight_passes.hpp>
@@ -7,9 +7,9 @@
 namespace keel::detail::inline KEEL_MODE {
 
 void check_modes(preflight_program& program, preflight_table& table);
-/// Updates on several batches: what got a gradient.
+/// Makes updates on several batches and finds parameters that get no gradient.
 void check_gradients(preflight_program& program, preflight_table& table);
-/// Tensors that the loss depends on and nothing trains.
+/// Finds tensors that require grad and affect the loss, but are not registered in the model.
 void check_other_leaves(preflight_program& program, preflight_table& table);
 void check_batches(preflight_program& program, preflight_table& table);
 void check_inputs_and_labels(tried_passes const& passes, preflight_table& table);

@@ -1,4 +1,4 @@
-// The bodies of preflight_wiring.hpp.
+// Definitions for preflight_wiring.hpp.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -27,7 +27,7 @@ KEEL_BODY std::string first_names(std::vector<std::string> const& names) {
   return words;
 }
 
-/// A module in evaluation mode may be so on purpose where all that it trains is frozen.
+/// Returns true if all parameters are frozen: the module may then be in evaluation mode on purpose.
 KEEL_BODY bool is_frozen_on_purpose(torch::nn::Module const& module) {
   auto const parameters = module.parameters();
   return !parameters.empty() &&
@@ -92,7 +92,8 @@ KEEL_BODY void check_gradients(preflight_program& program, preflight_table& tabl
   std::string why;
   constexpr std::size_t most = 6;
   program.with_step([&](tried_step& step) {
-    // What begins at zero, as an adapter's second factor, gives the rest a gradient one update later.
+    // Several updates, because a factor initialized to zero, such as an adapter's second one, blocks the gradient of the others in the
+    // first.
     for (std::size_t i = 0; i < most; ++i) {
       std::vector<tried_batch> const batches{{i % program.batches()}};
       tried_update const update = step.update(batches);
@@ -150,11 +151,11 @@ KEEL_BODY void check_gradients(preflight_program& program, preflight_table& tabl
   }
 }
 
-/// The leaves of a graph that a backward pass would give a gradient.
+/// Returns the leaves of a graph that a backward pass would give a gradient.
 KEEL_BODY std::vector<at::Tensor> leaves_of(at::Tensor const& loss) {
   std::vector<at::Tensor> found;
   std::unordered_set<torch::autograd::Node const*> seen;
-  // Its pointer differs between LibTorchs.
+  // The type of grad_fn() differs between LibTorch versions.
   std::vector<std::remove_cvref_t<decltype(loss.grad_fn())>> open{loss.grad_fn()};
   while (!open.empty()) {
     auto const node = open.back();
@@ -171,8 +172,8 @@ KEEL_BODY void check_other_leaves(preflight_program& program, preflight_table& t
   constexpr char const* check = "parameters";
   std::unordered_set<void const*> known;
   for (at::Tensor const& one : program.model().parameters()) known.insert(one.unsafeGetTensorImpl());
-  // A parameter is there in each call; inputs of a derivative are made by one. Those of the first call live on, so that no later one has
-  // their address.
+  // Parameters are leaves of every call; temporary leaves, such as inputs of a derivative, are new in each. The leaves of the first call
+  // are kept alive so that their addresses are not reused.
   std::vector<at::Tensor> const first = leaves_of(program.loss({0}).mean);
   std::vector<at::Tensor> const second = leaves_of(program.loss({program.batches() - 1}).mean);
   std::vector<std::string> unknown_tensors;
@@ -282,7 +283,7 @@ KEEL_BODY void check_inputs_and_labels(tried_passes const& passes, preflight_tab
   }
 }
 
-/// The first row of the output alone depends on the first row of the inputs, in one of the layouts that outputs have.
+/// Returns true if only the first row of the output changed, in one of the usual layouts of outputs.
 KEEL_BODY bool stays_in_its_row(at::Tensor const& changed, std::int64_t rows) {
   for (std::int64_t dim = 0; dim < changed.dim(); ++dim) {
     std::int64_t const size = changed.size(dim);
@@ -318,7 +319,7 @@ KEEL_BODY void check_rows(tried_passes const& passes, preflight_table& table) {
   mode_scope const modes(passes.program.model());
   bool const by_batch = normalises_over_a_batch(passes.program.model());
   if (by_batch) passes.program.model().eval();
-  // Other values in the first place of one dimension of all inputs; the output's changes.
+  // Replaces the values at the first index of one dimension of all inputs, and returns the changes of the output.
   auto const with_another_first = [&](std::int64_t dim, std::int64_t size) {
     std::vector<at::Tensor> instead = passes.tensors;
     for (std::size_t i = 0; i < instead.size(); ++i) {
@@ -340,7 +341,7 @@ KEEL_BODY void check_rows(tried_passes const& passes, preflight_table& table) {
   } else if (passes.first.operands.operations.count("aten::batch_norm") > 0 && !by_batch) {
     table.not_applicable(check, "the model normalises over the batch");
   } else {
-    // Sequences whose first dimension is time stand side by side in the second.
+    // In time-first sequences the second dimension is the batch.
     at::Tensor const& input = passes.tensors[static_cast<std::size_t>(
         std::find(passes.is_input.begin(), passes.is_input.end(), true) - passes.is_input.begin())];
     std::int64_t const beside = input.dim() > 1 ? input.size(1) : 0;

@@ -1,4 +1,4 @@
-// The bodies of rank_record.hpp.
+// Definitions for rank_record.hpp.
 #pragma once
 
 #include <algorithm>
@@ -71,7 +71,7 @@ KEEL_BODY std::vector<rank_record> read_rank_records(std::filesystem::path const
         detail::replace_control_characters(line);
         if (line.is_object()) detail::add_line(record, line);
       } catch (detail::json_text_error const&) {
-        // The last line of a rank that was killed.
+        // An incomplete line of a killed rank.
       }
       begin = end_of_line + 1;
     }

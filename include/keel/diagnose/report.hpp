@@ -1,5 +1,5 @@
-// A run as one page for a browser: the verdict, what happened when, curves with abandoned futures greyed, memory by phase, the recipe
-// and the record itself. One file without a script and without a request, readable on a phone, in print, in light and dark, years later.
+// A report on runs as a single HTML page: verdict, timeline of events, curves with abandoned updates greyed out, memory by phase, recipe,
+// and the record itself. The file contains no script and loads nothing, and is readable on a phone, in print, in light and dark mode.
 #pragma once
 
 #include <keel/diagnose/run_history.hpp>
@@ -8,10 +8,10 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// HTML of one run, or of several over each other. Records of more than `max_data` bytes are left out of the page, which says so.
+/// Returns the HTML page of one run, or of several for comparison. Omits records larger than `max_data` bytes and says so in the page.
 std::string report_page(std::vector<run_history> const& runs, std::size_t max_data = 8 << 20);
 
-/// How a run stands, in one sentence.
+/// Returns the state of a run in one sentence.
 std::string verdict_of(run_history const& run);
 
 }  // namespace keel::inline KEEL_MODE

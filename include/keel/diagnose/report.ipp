@@ -1,4 +1,4 @@
-// The bodies of report.hpp.
+// Definitions for report.hpp.
 #pragma once
 
 #include <algorithm>
@@ -75,7 +75,7 @@ KEEL_BODY std::string counted(std::int64_t count, std::string_view one, std::str
   return std::to_string(count) + " " + std::string(count == 1 ? one : many);
 }
 
-/// The details of an event as words.
+/// Returns the details of an event as text.
 KEEL_BODY std::string event_message(run_event const& event) {
   for (char const* const key : {"why", "message", "words"}) {
     auto const found = event.details.find(key);
@@ -90,7 +90,7 @@ KEEL_BODY std::string event_message(run_event const& event) {
 }
 
 KEEL_BODY std::string utc(double seconds) {
-  // Of a date that no calendar has: nothing.
+  // Empty for a date outside of the calendar's range.
   if (!(seconds > 0 && seconds < 2.5e11)) return {};
   auto const whole = static_cast<std::time_t>(seconds);
   std::tm parts{};
@@ -107,7 +107,7 @@ KEEL_BODY std::string style_of_event(std::string_view name) {
   return std::find(warns.begin(), warns.end(), name) != warns.end() ? "warn" : "plain";
 }
 
-/// Of a kind of event that comes thousands of times, the newest.
+/// Returns the events; of each kind only the newest `most_of_a_kind`.
 KEEL_BODY std::vector<run_event const*> chosen_events(run_history const& run, std::size_t most_of_a_kind) {
   std::map<std::string, std::size_t> left;
   for (auto const& event : run.events) ++left[event.name];
@@ -118,7 +118,7 @@ KEEL_BODY std::vector<run_event const*> chosen_events(run_history const& run, st
   return chosen;
 }
 
-/// Marks of what a person looks for beside a curve.
+/// Returns the events to mark in the plots.
 KEEL_BODY std::vector<plot_mark> marks_of(run_history const& run) {
   std::vector<plot_mark> marks;
   constexpr std::size_t most_of_a_kind = 50;
@@ -134,8 +134,8 @@ KEEL_BODY std::vector<plot_mark> marks_of(run_history const& run) {
   return marks;
 }
 
-/// The trend in a noisy curve: an exponential mean of its finite values, half of whose weight lies in a hundredth of them, divided by the
-/// weight that it has so far (as Adam's bias correction). Empty where there are too few to hide a trend.
+/// Returns the trend of a noisy curve: a bias-corrected exponential mean of its finite values (as in Adam) whose half-life is a hundredth
+/// of their number. Empty if there are too few values.
 KEEL_BODY run_curve smoothed(run_curve const& curve) {
   run_curve smooth;
   constexpr std::size_t enough = 100;
@@ -152,7 +152,7 @@ KEEL_BODY run_curve smoothed(run_curve const& curve) {
   return smooth;
 }
 
-/// One key of all runs, each line of the record faint behind its trend.
+/// Plots one key of all runs, with the raw values pale behind the trend.
 KEEL_BODY std::string plot_trends(std::vector<run_history> const& runs, std::string const& key, std::string const& title,
                                   std::string_view unit) {
   std::vector<plotted_curve> curves;
@@ -172,7 +172,7 @@ KEEL_BODY std::string plot_trends(std::vector<run_history> const& runs, std::str
               runs.size() == 1 ? marks_of(runs.front()) : std::vector<plot_mark>());
 }
 
-/// One key of all runs.
+/// Plots one key of all runs.
 KEEL_BODY std::string plot_key(std::vector<run_history> const& runs, std::string const& key, std::string_view title,
                                std::string_view unit) {
   std::vector<plotted_curve> curves;
@@ -196,7 +196,7 @@ KEEL_BODY bool varies(std::vector<run_history> const& runs, std::string const& k
   return false;
 }
 
-/// Milliseconds of an update by phase.
+/// Plots the milliseconds of an update by phase.
 KEEL_BODY std::string time_plot(run_history const& run) {
   std::vector<plotted_curve> curves;
   std::size_t style = 0;
@@ -210,7 +210,7 @@ KEEL_BODY std::string time_plot(run_history const& run) {
   return plot("where the time of " + run.name + " goes", "ms an update", curves);
 }
 
-/// Those of one figure stand together, with a scale in common, so that runs can be compared.
+/// Draws the strips of one statistic with a common scale, so that runs can be compared.
 KEEL_BODY std::string heat_strips(std::vector<run_history> const& runs) {
   std::string page;
   constexpr std::array<std::pair<char const*, char const*>, 4> figures{
@@ -237,7 +237,7 @@ KEEL_BODY std::string heat_strips(std::vector<run_history> const& runs) {
   return page;
 }
 
-/// What each profile shows.
+/// Shows the summary of each profile.
 KEEL_BODY std::string profiles_of(run_history const& run) {
   std::string page;
   for (run_profile const& one : run.profiles) {
@@ -252,7 +252,7 @@ KEEL_BODY std::string profiles_of(run_history const& run) {
   return page;
 }
 
-/// What was seen, what is likely behind it, and what to try, for each alarm.
+/// Shows each alarm with its values, likely causes and fixes.
 KEEL_BODY std::string alarms_of(run_history const& run) {
   std::string page;
   auto const list = [](run_event const& event, char const* key, char const* title) {
@@ -281,7 +281,7 @@ KEEL_BODY std::string alarms_of(run_history const& run) {
       }
       if (!values.empty()) values += ")";
     }
-    // Once it comes again, its causes are those above.
+    // A repeated alarm does not repeat its causes.
     bool const is_first = shown.insert(text("alarm")).second;
     page += std::string("<details class=\"alarm\"") + (is_first ? " open" : "") + "><summary>update " +
             std::to_string(event->update) + ": " + escaped(text("alarm")) + ", " + escaped(text("severity")) + "</summary><p>" +
@@ -293,7 +293,7 @@ KEEL_BODY std::string alarms_of(run_history const& run) {
   return page;
 }
 
-/// The verdict of this keel's rules on the recipe.
+/// Shows the result of checking the recipe with the rules of this version of keel.
 KEEL_BODY std::string rules_of(run_history const& run) {
   std::string words;
   try {
@@ -310,17 +310,17 @@ KEEL_BODY std::string rules_of(run_history const& run) {
   return words;
 }
 
-/// Of what the recipe judges, or the loss of the first evaluation; empty where there was none.
+/// Returns the best value of the evaluation that the recipe monitors, else of the first evaluation's loss; empty without evaluations.
 KEEL_BODY std::string best_evaluation_of(run_history const& run) {
   evaluation::settings judged;
   try {
     judged = parse_config(run.recipe.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)).evaluation;
   } catch (config_error const&) {
-    // Of another version: then the loss.
+    // The recipe is of another version: use the loss.
   }
   std::string wanted = judged.monitor.letters;
   std::replace(wanted.begin(), wanted.end(), '/', ' ');
-  // As the run judges: of several that have the value the one that was evaluated first.
+  // As in the run: if several evaluations have the value, the first one to be evaluated counts.
   std::map<std::string, run_curve> const all = evaluations_of(run);
   std::string judged_name = all.count(wanted) > 0 ? wanted : "";
   for (run_event const& event : run.events) {
@@ -422,7 +422,7 @@ KEEL_BODY std::string table_of_runs(std::vector<run_history> const& runs) {
   return page + "</table></div>";
 }
 
-/// All events but the checkpoints and evaluations that went well, newest last.
+/// Lists all events except successful checkpoints and evaluations, the newest last.
 KEEL_BODY std::string events_of(run_history const& run) {
   std::string rows;
   constexpr std::size_t most_of_a_kind = 200;

@@ -1,4 +1,4 @@
-// The bodies of run_history.hpp.
+// Definitions for run_history.hpp.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Calls `use` with each object in a file of JSON lines; returns how many lines are not one.
+/// Calls `use` with each object in a file of JSON lines; returns the number of invalid lines.
 template <class Use>
 std::int64_t for_each_object(std::string_view content, Use const& use) {
   std::int64_t unreadable = 0;
@@ -35,7 +35,7 @@ std::int64_t for_each_object(std::string_view content, Use const& use) {
         continue;
       }
     } catch (json_text_error const&) {
-      // Counted below, and said in the report.
+      // Counted below and shown in the report.
     }
     ++unreadable;
   }
@@ -89,7 +89,7 @@ KEEL_BODY void add_line(run_history& to, nlohmann::json const& line) {
   bool const none_applied = line.contains("skipped_because") && integer_in(line, "applied") == 0;
   for (auto const& [key, value] : line.items()) {
     if (key == "update" || key == "attempt") continue;
-    // A skipped update stands at the update before it, whose value it must not replace.
+    // The line of a skipped update has the number of the update before it, whose values it must not replace.
     if (none_applied && key != "skipped") continue;
     if (value.is_object()) {
       for (auto const& [inner, number] : value.items()) {
@@ -128,7 +128,7 @@ KEEL_BODY std::string without_control_codes(std::string text) {
   return text;
 }
 
-/// The newest ones: each takes as much of a page as the rest of a run.
+/// Reads only the newest profiles, because each takes as much of a page as the rest of a run.
 KEEL_BODY std::vector<run_profile> read_profiles(file_system& files, std::filesystem::path const& folder) {
   constexpr std::size_t max_profiles = 4;
   constexpr std::uintmax_t max_bytes = 64 << 20;
@@ -143,14 +143,14 @@ KEEL_BODY std::vector<run_profile> read_profiles(file_system& files, std::filesy
   for (auto const& path : all) {
     run_profile profile;
     profile.name = path.filename().string();
-    // What a link leads to is not of this run, and does not belong on its page.
+    // A link may point to files of another run, which do not belong on this page.
     if (files.kind(path / "summary.md") == file_kind::file) profile.summary = files.read(path / "summary.md");
     std::uintmax_t const bytes = std::filesystem::file_size(path / "trace.json", failed);
     if (!failed && bytes <= max_bytes) {
       try {
         profile.figure = trace_figure(profile.name, parse_json(files.read(path / "trace.json")));
       } catch (json_text_error const&) {
-        // As an empty figure.
+        // The figure remains empty.
       }
     }
     found.push_back(std::move(profile));
@@ -165,7 +165,7 @@ namespace keel::inline KEEL_MODE {
 KEEL_BODY run_history read_run_history(std::filesystem::path const& run_directory) {
   file_system files;
   bool const has_metrics = files.exists(run_directory / "metrics.jsonl");
-  // A run may end in its first update.
+  // A run that ends in its first update has no metrics.
   if (!has_metrics && !files.exists(run_directory / "events.jsonl")) {
     throw file_error("E02",
                      run_directory.string() +

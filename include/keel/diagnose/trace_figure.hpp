@@ -1,5 +1,5 @@
-// A recorded profile as a figure that stands in a page: a lane of phases, and under it what each thread runs, the inner operations below
-// the outer ones. For a first look without another program; the trace itself opens in Perfetto.
+// Draws a recorded profile as SVG to embed in a page: a lane of phases, and the operations of each thread below it, nested ones lower. The
+// trace itself opens in Perfetto.
 #pragma once
 
 #include <keel/libtorch/mode.hpp>
@@ -9,8 +9,8 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// SVG of a trace in the Trace Event Format, as profiles have it. Operations that are too short for the width are left out, as those are
-/// that lie deeper than eight others. Empty where the trace has none.
+/// Returns SVG of a trace in the Trace Event Format; empty if the trace has no operations. Omits operations that are too short to draw, and
+/// those nested deeper than eight levels.
 std::string trace_figure(std::string_view title, nlohmann::json const& trace);
 
 }  // namespace keel::inline KEEL_MODE

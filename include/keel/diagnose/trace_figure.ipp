@@ -1,4 +1,4 @@
-// The bodies of trace_figure.hpp.
+// Definitions for trace_figure.hpp.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Microseconds.
+/// In microseconds.
 struct traced_range {
   double begin;
   double end;
@@ -26,7 +26,7 @@ struct traced_range {
   std::string kind;
 };
 
-/// Phases have one lane, because they follow each other; each other track has as many as its ranges are deep.
+/// Phases are sequential and have one lane; each other track has a lane per nesting level.
 struct trace_track {
   std::string name;
   std::vector<traced_range> ranges;
@@ -34,7 +34,7 @@ struct trace_track {
 
 inline constexpr std::size_t max_depth = 8;
 
-/// What a page can show of a trace that any program may have written.
+/// Returns the tracks of a trace. Ignores invalid events, because another program may have written the trace.
 KEEL_BODY std::vector<trace_track> tracks_of(nlohmann::json const& trace) {
   std::map<std::int64_t, trace_track> found;
   trace_track phases{"phases", {}};
@@ -122,7 +122,7 @@ KEEL_BODY std::string trace_figure(std::string_view title, nlohmann::json const&
   for (auto const& track : tracks) {
     drawn += "<text x=\"0\" y=\"" + std::to_string(top + height - 3) + "\">" + escaped(track.name) + "</text>";
     top += height;
-    std::vector<double> open;  // ends of the ranges around the next one
+    std::vector<double> open;  // ends of the ranges that contain the next one
     std::array<double, detail::max_depth> drawn_to;
     drawn_to.fill(-1.0);
     std::size_t lanes = 0;

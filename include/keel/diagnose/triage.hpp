@@ -1,9 +1,9 @@
-// Which family of trouble a run is in, and which cause: judged from its run directory alone, while it runs or after its end.
+// Finds the family and the cause of a run's trouble, from its run directory alone, during or after the run.
 //     keel::triage_result const found = keel::triage("runs/today");
 //     std::fputs(keel::to_text(found).c_str(), stdout);
-// Hard evidence, such as an event of the record, comes before curves, whose shapes several causes share: then the first two causes are
-// worth a look, and the evidence says why. A run without trouble is healthy; one that is too short to say is said to be, and so is one whose
-// process is gone and left no end.
+// Definite evidence, such as an event of the record, outranks the shapes of curves, which several causes share: in that case consider the
+// first two causes and their evidence. The other verdicts are healthy, not_enough_data for a run that is too short to judge,
+// and not_ended for one whose process disappeared.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,24 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// What a triage says of a run as a whole.
+/// The verdict of a triage on a run.
 enum class triage_verdict : unsigned char { healthy, not_enough_data, in_trouble, not_ended };
 
-/// What a run directory says of its run.
+/// The result of a triage.
 struct triage_result {
-  triage_verdict verdict = triage_verdict::not_enough_data;  ///< of the run
-  std::vector<triage_finding> findings;                      ///< the likeliest first; empty unless in trouble
-  std::int64_t updates = 0;                                  ///< that the record has
+  triage_verdict verdict = triage_verdict::not_enough_data;  ///< the verdict
+  std::vector<triage_finding> findings;  ///< the most likely cause first; empty unless the run is in trouble
+  std::int64_t updates = 0;              ///< number of updates in the record
 };
 
-/// Throws file_error (E02) for a directory without a record, neither of updates nor of ranks.
+/// Judges a run directory. Throws file_error (E02) if it has no record of updates or ranks.
 triage_result triage(std::filesystem::path const& run_directory);
-/// It cannot see whether a run without an end still runs. `ends`: the words with which ranks of it failed.
+/// Judges a run that was read before. Cannot tell whether a run without an end is still running. `ends`: error messages with which ranks
+/// failed.
 triage_result triage(run_history const& history, std::vector<rank_record> const& ranks = {},
                      std::vector<std::string> const& ends = {});
 
-/// For a terminal.
+/// Returns the result as text for a terminal.
 std::string to_text(triage_result const& found);
 
 }  // namespace keel::inline KEEL_MODE

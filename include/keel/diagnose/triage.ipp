@@ -1,4 +1,4 @@
-// The bodies of triage.hpp.
+// Definitions for triage.hpp.
 #pragma once
 
 #include <signal.h>
@@ -52,9 +52,9 @@ KEEL_BODY triage_result triage(run_history const& history, std::vector<rank_reco
   add(resume);
   auto learning = detail::triage_of_learning(history);
   auto speed = detail::triage_of_speed(history);
-  // A run that ended for what an event names is not judged by the shape of its curves too, unless that is all there is.
+  // If an event explains how the run ended, curves count only if nothing else was found.
   bool const has_hard_evidence = !found.findings.empty();
-  // How fast a run is that learns nothing matters less.
+  // Speed matters less for a run that does not learn.
   bool const learns =
       std::none_of(learning.begin(), learning.end(), [](triage_finding const& one) { return one.confidence >= 0.6; });
   for (auto* const soft : {&learning, &speed}) {
@@ -81,7 +81,7 @@ KEEL_BODY triage_result triage(run_history const& history, std::vector<rank_reco
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// A process of this machine has the lock, or is the one that it names.
+/// Returns true if a process of this machine holds the lock or is the one that it names.
 inline bool is_held(file_system& files, std::filesystem::path const& lock) {
   if (files.kind(lock) != file_kind::file) return false;
   std::string const text = files.read(lock).substr(0, 11);
@@ -96,7 +96,7 @@ namespace keel::inline KEEL_MODE {
 KEEL_BODY triage_result triage(std::filesystem::path const& run_directory) {
   auto const ranks = read_rank_records(run_directory);
   file_system files;
-  // Ranks that did not meet have no record of a run.
+  // Ranks that failed to rendezvous have no record of a run.
   bool const has_record = files.exists(run_directory / "metrics.jsonl") || files.exists(run_directory / "events.jsonl");
   if (!ranks.empty() && !has_record) return triage(run_history{}, ranks);
   run_history const history = read_run_history(run_directory);

@@ -1,4 +1,4 @@
-// A cause that a triage found, with why.
+// A cause that a triage found, with its evidence.
 #pragma once
 
 #include <keel/diagnose/trouble.hpp>
@@ -7,10 +7,10 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// A cause of trouble that the record speaks for.
+/// A likely cause of trouble.
 struct triage_finding {
   trouble cause;                      ///< the cause
-  double confidence;                  ///< 0 to 1; what is below a half is not enough to say that a run is in trouble
+  double confidence;                  ///< 0 to 1; below 0.5 it does not suffice for the verdict in_trouble
   std::vector<std::string> evidence;  ///< sentences with update numbers
 };
 

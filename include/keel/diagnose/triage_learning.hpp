@@ -1,4 +1,4 @@
-// The triage of runs that do not learn, or learn the wrong thing: rates, labels, masks, evaluations.
+// The triage of runs that do not learn, or learn something wrong: rates, labels, masks, evaluations.
 #pragma once
 
 #include <keel/diagnose/run_history.hpp>

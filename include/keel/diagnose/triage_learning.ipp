@@ -1,4 +1,4 @@
-// The bodies of triage_learning.hpp.
+// Definitions for triage_learning.hpp.
 #pragma once
 
 #include <algorithm>
@@ -16,19 +16,19 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// What the looks at the layers have come to.
+/// A summary of the layer measurements.
 struct layer_summary {
-  double update_ratio = 0.0;  ///< median over layers and looks, of those that are not 0; 0: not known
+  double update_ratio = 0.0;  ///< median over layers and measurements, without zeros; 0 if unknown
   std::size_t layers = 0;
-  std::vector<std::string> without_gradient;  ///< 0 at every look
-  std::vector<std::string> unmoved;           ///< a gradient, and no change at any look
-  std::vector<std::string> died;              ///< not 0 at the first look, 0 at the last
-  std::vector<std::string> of_zeros;          ///< whose parameters were all 0 at the first look
-  double smallest = 0.0;                      ///< gradient norm of a layer at the first look, that is not 0
+  std::vector<std::string> without_gradient;  ///< layers whose gradient was 0 at every measurement
+  std::vector<std::string> unmoved;           ///< layers whose parameters never changed although they had a gradient
+  std::vector<std::string> died;              ///< layers whose gradient was not 0 at the first measurement and 0 at the last
+  std::vector<std::string> of_zeros;          ///< layers whose parameters were all 0 at the first measurement
+  double smallest = 0.0;                      ///< smallest nonzero gradient norm of a layer at the first measurement
   double largest = 0.0;
   std::string smallest_layer;
   std::string largest_layer;
-  double activation = 0.0;  ///< deviation of a unit's output at the first look, farthest from 1; 0: not known
+  double activation = 0.0;  ///< standard deviation of a unit's output at the first measurement, farthest from 1; 0 if unknown
   std::string unit;
 };
 
@@ -47,7 +47,7 @@ KEEL_BODY layer_summary layers_of(run_history const& history) {
       std::tie(found.smallest, found.smallest_layer) = std::tie(first, layer);
     if (first > found.largest) std::tie(found.largest, found.largest_layer) = std::tie(first, layer);
   });
-  // What gets no gradient moves by its weight decay alone, which says nothing of the rate.
+  // A layer without a gradient moves only by weight decay, which is no evidence about the learning rate.
   std::vector<double> ratios;
   for_each_layer(history, "update_ratio", [&](std::string const& layer, std::span<curve_point const> points) {
     if (std::find(found.without_gradient.begin(), found.without_gradient.end(), layer) != found.without_gradient.end()) return;
@@ -78,7 +78,7 @@ KEEL_BODY std::string names_in(std::vector<std::string> const& names) {
   return words;
 }
 
-/// Changes of direction, each after a way of more than `least`.
+/// Counts changes of direction, each after a change of more than `least`.
 KEEL_BODY std::int64_t turns_of(std::vector<double> const& values, double least) {
   std::int64_t swings = 0;
   double high = -INFINITY, low = INFINITY;
@@ -99,8 +99,8 @@ KEEL_BODY std::int64_t turns_of(std::vector<double> const& values, double least)
   return swings;
 }
 
-/// Swings of a loss between high and low, of so much at least, in the last half of a run. Smoothed over three updates, so that a batch
-/// that differs does not count.
+/// Counts swings of the loss of at least `least` in the last half of a run. Smooths over three updates, so that a single unusual batch does
+/// not count.
 KEEL_BODY std::int64_t swings_of(std::span<curve_point const> points, double least) {
   constexpr std::size_t width = 3;
   std::vector<double> smooth;
@@ -112,8 +112,8 @@ KEEL_BODY std::int64_t swings_of(std::span<curve_point const> points, double lea
   return turns_of(smooth, least);
 }
 
-/// How far the losses of the last half of a run follow those of so many updates before, apart from a straight line through them: 1 where they
-/// do, 0 for batches that differ by chance, below 0 where high follows low.
+/// Returns the autocorrelation of the losses in the last half of a run at a lag of `distance` updates, after subtracting the linear trend:
+/// about 1 for a periodic loss, 0 for random batches, below 0 if high and low values alternate.
 KEEL_BODY double correlation_of(std::span<curve_point const> points, std::size_t distance) {
   std::vector<double> values;
   for (std::size_t i = points.size() / 2; i < points.size(); ++i) {
@@ -137,7 +137,7 @@ KEEL_BODY double correlation_of(std::span<curve_point const> points, std::size_t
   return all > 0.0 ? product / all : 0.0;
 }
 
-/// The share of lines whose batches an earlier line had; -1 where the record does not say.
+/// Returns the share of lines whose batches occurred in an earlier line; -1 if the record has no checksums.
 KEEL_BODY double share_of_repeats(run_history const& history) {
   if (history.batches.empty()) return -1.0;
   std::set<std::string> seen;
@@ -145,9 +145,9 @@ KEEL_BODY double share_of_repeats(run_history const& history) {
   return 1.0 - static_cast<double>(seen.size()) / static_cast<double>(history.batches.size());
 }
 
-/// The loss that a guess has, which knows of the labels only how often each occurs.
+/// The loss of a guess that knows only the frequency of each label.
 struct known_guess {
-  double loss = 0.0;  ///< as the run's loss would have it; 0: not known, or of another kind
+  double loss = 0.0;  ///< in terms of the run's loss; 0 if unknown or not comparable
   bool are_classes = false;
   std::string words;
 };
@@ -160,16 +160,16 @@ KEEL_BODY known_guess guess_of(run_history const& history, curve_shape const& lo
   if (!(guess > 0.0)) return found;
   found.are_classes = text_of(*event, "are") == "classes";
   found.loss = guess;
-  // A sum over the labels is so many times their mean.
+  // A loss that is a sum over the labels is this many times their mean.
   if (found.are_classes && in_a_batch > 1.5 && loss.start > 0.7 * guess * in_a_batch && loss.start < 1.5 * guess * in_a_batch)
     found.loss *= in_a_batch;
-  // Of squares an untrained model has at least the variance; what begins below it is another kind of loss, or was trained before.
+  // A squared error starts at the variance of the targets or above; a lower start means another loss or a pretrained model.
   if (!found.are_classes && loss.start < 0.5 * guess) return {};
   found.words = formatted("a guess that knows how often each label occurs has %.4g", found.loss);
   return found;
 }
 
-/// Changes of direction of the learning rate, of so many times at least.
+/// Counts changes of direction of the learning rate, each by a factor of at least `least`.
 KEEL_BODY std::int64_t swings_of_rate(std::span<curve_point const> points, double least) {
   std::vector<double> logarithms;
   for (curve_point const& one : points) {
@@ -178,7 +178,7 @@ KEEL_BODY std::int64_t swings_of_rate(std::span<curve_point const> points, doubl
   return turns_of(logarithms, std::log(least));
 }
 
-/// Losses of the last half, medians of three: how many times the middle one their highest twentieth begins at.
+/// Returns the 95th percentile of the losses of the last half, divided by their median. Uses running medians of three.
 KEEL_BODY double peaks_over_median(std::span<curve_point const> points) {
   std::vector<double> smooth;
   for (std::size_t i = points.size() / 2; i + 3 <= points.size(); ++i) {
@@ -205,7 +205,7 @@ KEEL_BODY void add_evaluations(run_history const& history, curve_shape const& lo
                                          [](curve_point const& a, curve_point const& b) { return a.value < b.value; });
     double const first = points.front().value;
     if (!(lowest->value > 0.0)) continue;
-    // One evaluation among many may be low or high by chance.
+    // A single evaluation may be low or high by chance.
     std::vector<double> newest, steps;
     std::size_t const few = std::clamp<std::size_t>(points.size() / 6, 1, 5);
     for (std::size_t i = points.size() - few; i < points.size(); ++i) newest.push_back(points[i].value);
@@ -220,7 +220,7 @@ KEEL_BODY void add_evaluations(run_history const& history, curve_shape const& lo
                   static_cast<long long>(lowest->update), lowest->value, last, static_cast<long long>(points.back().update));
     another_falls = another_falls || last < 0.9 * first;
     if (rise < 1.05 || behind < 3) continue;
-    // What was good before the run began cannot have been learned in it.
+    // If the first evaluations are the best, the run forgets what the model could do before.
     if (lowest == points.begin() || first < 1.05 * lowest->value) {
       if (rise > rises_from_the_start) std::tie(rises_from_the_start, forgotten) = std::tie(rise, words);
     } else if (rise > rises_after_falling) {
@@ -228,9 +228,9 @@ KEEL_BODY void add_evaluations(run_history const& history, curve_shape const& lo
     }
   }
   std::string const training = formatted("the training loss went from %.4g to %.4g", loss.start, loss.last);
-  // Where everything rises the run diverges, which is another family.
+  // If every loss rises the run diverges, which is another family.
   if (!training_falls && !another_falls) return;
-  // What was seen once cannot be learned by heart.
+  // Data that was seen only once cannot be memorized.
   double const repeated = share_of_repeats(history);
   bool const is_new = repeated >= 0.0 && repeated < 0.1;
   bool const is_known = repeated > 0.5;
@@ -258,7 +258,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   constexpr std::size_t least = 60;
   if (loss.count < least) return found;
   add_evaluations(history, loss, found);
-  // Shares of a loss mean something where it is positive, as cross-entropies and squares are.
+  // Ratios of losses require positive values, such as cross-entropies and squared errors.
   if (!(loss.start > 0.0) || !(loss.last > 0.0)) return found;
 
   layer_summary const layers = layers_of(history);
@@ -274,7 +274,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   bool const swings_often =
       swings >= 4 && loss.lowest < 0.9 * loss.start && correlation_of(losses, 1) + correlation_of(losses, 2) > 0.6;
   known_guess const guess = guess_of(history, loss);
-  // The mean, as the guess's is one: losses of squares have a median below it.
+  // Uses the mean, because the guess is a mean: the median of squared errors is lower.
   double mean_of_last = 0.0;
   {
     std::size_t count = 0;
@@ -285,10 +285,10 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
     }
     mean_of_last /= static_cast<double>(std::max<std::size_t>(count, 1));
   }
-  // Below the guess something is known of the inputs. What begins there was trained before.
+  // A loss below the guess shows that the inputs are used. A loss that starts there is of a pretrained model.
   bool const is_below_guess = guess.loss > 0.0 && mean_of_last < (guess.are_classes ? 0.75 : 0.7) * guess.loss;
   bool const was_trained = guess.loss > 0.0 && guess.are_classes && loss.start < 0.6 * guess.loss;
-  // What is far above it after it fell is another kind of loss.
+  // A loss that fell and is still far above the guess is of another kind.
   bool const is_near_guess = mean_of_last > 0.93 * guess.loss && mean_of_last < 1.25 * guess.loss;
   bool const is_no_better =
       guess.loss > 0.0 && !was_trained &&
@@ -297,19 +297,19 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   bool const rose_back = loss.last > std::min(0.85 * loss.start, loss.start - loss.noise) && loss.last > 1.5 * loss.lowest;
   bool const knows_no_more = is_no_better && loss.lowest < 0.6 * guess.loss;
   bool const lost = knows_no_more || (loss.lowest < 0.75 * loss.start && rose_back);
-  // A rate that goes up and down, and a loss that leaps with it.
+  // A learning rate that goes up and down, and a loss that follows it.
   std::int64_t const of_rate = swings_of_rate(points_of(history, "lr"), 4.0);
   double const peaks = peaks_over_median(losses);
   double highest_late = 0.0;
   for (std::size_t i = losses.size() / 2; i < losses.size(); ++i) {
     if (std::isfinite(losses[i].value)) highest_late = std::max(highest_late, losses[i].value);
   }
-  // No schedule of the recipe turns it; the program does.
+  // With a constant schedule in the recipe, the program itself changes the rate.
   bool const is_own_rate =
       history.recipe.is_object() && history.recipe.value("schedule", nlohmann::json()).contains("constant");
   bool const leaps_once = is_own_rate && of_rate >= 6 && highest_late > 5.0 * loss.last && highest_late > loss.start;
   bool const follows_rate = (of_rate >= 4 && peaks > 2.0 && peaks * loss.last > 0.25 * loss.start) || leaps_once;
-  // Calm before, and then high and low within a few updates, again and again.
+  // A calm phase, then alternating high and low losses within a few updates.
   bool const became_wild = lost && swings >= 8 && loss.lowest < 0.5 * loss.start && loss.noise > 2.0 * loss.lowest;
   bool const alternates = correlation_of(losses, 1) < -0.5 && loss.noise > 0.2 * loss.start;
   bool const oscillates = swings_often || alternates || follows_rate || became_wild;
@@ -321,7 +321,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
                                 ? with_rate
                                 : std::to_string(swings) + " swings of the loss between high and low, over three updates each";
 
-  // Collapse: it had learned, or had gradients, and now gives the same for everything.
+  // Collapse: the model had learned, or had gradients, and now gives the same output for every input.
   std::vector<double> tail;
   for (std::size_t i = losses.size() - std::min<std::size_t>(losses.size(), 30); i < losses.size(); ++i)
     tail.push_back(losses[i].value);
@@ -331,7 +331,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   bool const blew_up = loss.highest > 10.0 * loss.start;
   bool const norm_died = norm.start > 0.0 && norm.last < 1e-3 * norm.start && loss.last > 0.5 * loss.start;
   bool const has_died = !layers.died.empty() && loss.last > 0.5 * loss.start;
-  // What had been learned, and is gone.
+  // The loss had been low and has risen again.
   bool const had_learned = loss.lowest < 0.6 * loss.start || knows_no_more;
   bool const is_dead = norm_died || has_died || is_constant;
   if (diverges && !(had_learned && is_dead)) {
@@ -345,7 +345,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
     if (is_constant) evidence.push_back("the last 30 losses are the same");
     if (norm_died) evidence.push_back(formatted("the gradient norm fell from %.3g to %.3g", norm.start, norm.last));
     if (has_died) evidence.push_back("layers whose gradient became 0: " + names_in(layers.died));
-    // Of what learned first the end is the news; what never learned was thrown off by its rate.
+    // For a model that had learned, the collapse is the finding; for one that never learned, the learning rate is the cause.
     bool const thrown_off = !had_learned && has_died && loss.highest > 1.5 * loss.start;
     double const collapsed = is_dead ? 0.85 : 0.75;
     add(trouble::collapse, thrown_off ? 0.7 : std::max(collapsed, had_learned && blew_up ? 0.94 : 0.0), std::move(evidence));
@@ -374,14 +374,14 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   auto const padded = values_of(points_of(history, "padding"));
   double const of_ignored = ignored.empty() ? 0.0 : median_of(ignored);
   double const of_padding = padded.empty() ? 0.0 : median_of(padded);
-  // A cross-entropy that stays at the logarithm of a number of classes says that nothing is known but that number.
+  // A cross-entropy at the logarithm of the number of classes means that the model knows nothing but that number.
   double const classes = std::round(std::exp(std::min(loss.settled, 20.0)));
   bool const is_at_chance = classes >= 2.0 && classes <= 2e5 &&
                             std::abs(loss.settled - std::log(classes)) < 0.01 * loss.settled &&
                             std::abs(loss.last - std::log(classes)) < 0.01 * loss.last;
   bool const begins_far_above = is_no_better && loss.start > 8.0 * guess.loss;
   bool const is_suspect = crawls || of_ignored > 0.8;
-  // An adapter trains a small part, and may have little left to learn.
+  // An adapter trains few parameters and may have little left to learn.
   double const little = is_suspect ? 0.3 : is_at_chance ? 0.15 : frozen > 0.3 ? 0.12 : 0.08;
   bool const gained_nothing = is_flat && loss.start - loss.last < loss.noise;
   bool const is_stuck =
@@ -389,7 +389,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
       (!is_below_guess && !was_trained &&
        (loss.fallen() < 0.05 || (is_flat && loss.fallen() < little) || gained_nothing || (is_suspect && loss.fallen() < 0.2)));
   double const spread = layers.smallest > 0.0 ? layers.largest / layers.smallest : 1.0;
-  // What no loss that falls can excuse: layers that do not train at all, where nothing was frozen.
+  // A falling loss does not excuse layers that do not train at all although nothing is frozen.
   if (!is_stuck && (!has_no_gradient || frozen > 0.0) && spread < 3e4) return found;
 
   if (guess.loss > 0.0 && is_stuck) moved += "; " + guess.words;
@@ -416,7 +416,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
     wrong_mask = 0.9;
     mask.push_back(formatted("%.0f %% of the labels count for nothing", 100.0 * of_ignored));
   }
-  // Of all layers a few, as an embedding that attention does not reach.
+  // Only a few layers, such as an embedding that attention does not reach.
   bool const only_a_few = has_no_gradient && 2 * layers.without_gradient.size() < layers.layers;
   if (only_a_few && !blew_up) {
     wrong_mask = std::max(wrong_mask, 0.6);

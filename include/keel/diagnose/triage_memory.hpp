@@ -1,4 +1,4 @@
-// The triage of memory that runs out or grows.
+// The triage of runs that run out of memory, or whose memory grows.
 #pragma once
 
 #include <keel/diagnose/run_history.hpp>

@@ -1,4 +1,4 @@
-// The bodies of triage_memory.hpp.
+// Definitions for triage_memory.hpp.
 #pragma once
 
 #include <algorithm>
@@ -19,20 +19,20 @@ KEEL_BODY bool says_memory_ran_out(run_event const& event) {
     return event.details.contains("memory") || message.find("memory ran out") != std::string::npos ||
            message.find("allocate") != std::string::npos || message.find("ut of memory") != std::string::npos;
   }
-  // A rung that is taken for time says so in other words.
+  // A rung that was taken because the allocator was slow has this message.
   return event.name == "rung" && text_of(event, "message").find("had to give its cache back") == std::string::npos;
 }
 
-/// The bytes that a curve gains from its first quarter to its last, and the share of its steps that do not go down.
+/// The growth of a curve from its first part to its last, and the share of its steps that go up.
 struct gain {
   double bytes = 0.0;
   double from = 0.0;
   double steady = 0.0;
-  double late = 0.0;        ///< of the bytes, what its last half gains
-  bool rises_late = false;  ///< in each part of the last half
+  double late = 0.0;        ///< growth in the last half
+  bool rises_late = false;  ///< every part of the last half is above the one before
 };
 KEEL_BODY gain gain_of(std::span<curve_point const> points) {
-  // The first updates fill what stays: gradients and the optimizer's state.
+  // The first updates allocate permanent memory: gradients and the optimizer's state.
   constexpr std::size_t filling = 4, parts = 8;
   if (points.size() < filling + parts) return {};
   auto const rest = points.subspan(filling);
@@ -63,7 +63,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_memory(run_history const& histor
   run_event const* const grows = last_event(history, "memory_grows");
   bool const is_slope = grows != nullptr && text_of(*grows, "how").find("slope") != std::string::npos;
   gain const of_held = gain_of(held);
-  // A cache that fills and stays full is none.
+  // A cache that fills up and then stays constant is not a leak.
   bool const goes_on = ran_out || held.size() < 16 || of_held.late > 0.1 * of_held.bytes;
   bool const is_staircase = goes_on && grows != nullptr && text_of(*grows, "how").find("staircase") != std::string::npos;
   bool const leaks = of_held.steady > 0.99 && of_held.bytes > 0.02 * of_held.from;
@@ -79,7 +79,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_memory(run_history const& histor
         {formatted("between updates %s more is held at the end of the run than near its beginning, and rises all the time",
                    in_units(of_held.bytes).c_str())});
   }
-  // A process that fills its caches grows by a little.
+  // A process that fills its caches grows a little.
   bool const spreads = of_unheld.steady > 0.7 && of_unheld.bytes > 0.15 * (of_unheld.from + of_held.from);
   if (spreads && (is_slope || ran_out || of_unheld.bytes > 0.4 * (of_unheld.from + of_held.from))) {
     add(trouble::fragmentation, is_slope ? 0.85 : 0.6,
@@ -112,7 +112,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_memory(run_history const& histor
   double state = 0.15;
   if (first_updates && has_no_state && during == "update") state = 0.9;
   if (first_updates && has_no_state && shortage->update == begins->update + 1 && during != "evaluating") state = 0.7;
-  // What the parameters themselves take is most of it, and the moments come on top.
+  // The parameters take most of the memory, and the moments would be added to them.
   if (first_updates && has_no_state && trained > 0.4 * peak) state = std::max(state, 0.6);
   if (during == "update" && !first_updates) state = 0.5;
   if (during == "evaluating" || during == "between updates") state = 0.05;
@@ -143,7 +143,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_memory(run_history const& histor
                           in_units(accumulated).c_str())});
 
   double const above = peak - (held.empty() ? 0.0 : held.back().value);
-  // Between updates a program evaluates, or takes the next batch, which may be the one that is too large.
+  // Between updates a program evaluates, or loads the next batch, which may be too large.
   bool const evaluates = first_event(history, "evaluated") != nullptr;
   double activations = outside ? (during == "between updates" && !evaluates ? 0.6 : 0.2) : 0.7;
   if (during == "forward" || during == "backward") activations = above > 0.3 * peak ? 0.8 : 0.65;

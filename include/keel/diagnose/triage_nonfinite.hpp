@@ -1,4 +1,4 @@
-// The triage of updates that were not finite.
+// The triage of runs with non-finite updates.
 #pragma once
 
 #include <keel/diagnose/run_history.hpp>

@@ -1,4 +1,4 @@
-// The bodies of triage_nonfinite.hpp.
+// Definitions for triage_nonfinite.hpp.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +12,12 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// What the record has of updates that were not finite.
+/// The non-finite updates in the record.
 struct nonfinite_record {
-  std::int64_t first = -1;  ///< updates before the first of them
+  std::int64_t first = -1;  ///< number of updates before the first of them
   std::int64_t count = 0;
-  std::int64_t overflows = 0;  ///< of the loss scale
-  std::int64_t longest = 0;    ///< as many attempts in a row
+  std::int64_t overflows = 0;  ///< overflows of the loss scale
+  std::int64_t longest = 0;    ///< longest run of consecutive skipped attempts
   run_event const* incident = nullptr;
   bool ended_the_run = false;
 };
@@ -38,7 +38,7 @@ KEEL_BODY nonfinite_record nonfinite_record_of(run_history const& history) {
       attempt_before = attempt;
       found.longest = std::max(found.longest, row);
     } else if (event.name == "incident") {
-      // Of several the first, whose cause the others may only follow.
+      // The first of several incidents counts, because it may have caused the others.
       if (found.incident == nullptr) found.incident = &event;
       first_at(event.update);
     } else if (event.name == "failed") {
@@ -52,8 +52,8 @@ KEEL_BODY nonfinite_record nonfinite_record_of(run_history const& history) {
   return found;
 }
 
-/// How far a curve had left its usual values just before an update: the largest of the last few over the median of those before. 1 where
-/// there is too little before it.
+/// Returns how far a curve left its usual values just before an update: the largest of the last few values divided by the median of those
+/// before. Returns 1 if there are too few values.
 KEEL_BODY double departure_before(std::span<curve_point const> points, std::int64_t update) {
   std::vector<double> const all = values_between(points, -1, update);
   constexpr std::size_t newest = 5;
@@ -67,7 +67,7 @@ KEEL_BODY double departure_before(std::span<curve_point const> points, std::int6
   return middle > 0.0 ? largest / middle : 1.0;
 }
 
-/// Operations of which a finite argument of usual size makes NaN or infinity.
+/// Returns true for operations that return NaN or infinity for finite arguments of usual size.
 KEEL_BODY bool has_a_domain(std::string const& operation) {
   for (char const* const one : {"log",   "sqrt", "div", "pow",    "reciprocal", "exp",  "acos", "asin",    "atan",  "norm",
                                 "Log",   "Sqrt", "Div", "Pow",    "Reciprocal", "Exp",  "Acos", "Asin",    "Norm",  "Cdist",
@@ -94,7 +94,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_nonfinite(run_history const& his
   };
   auto const at = [&](std::int64_t update) { return "update " + std::to_string(update + 1); };
 
-  // A dynamic scale overflows now and then as it should; a run of overflows, or a scale at its floor, is not that.
+  // A dynamic scale overflows occasionally by design; several overflows in a row, or a scale at its minimum, are a problem.
   auto const scales = points_of(history, "loss_scale");
   if (of.overflows > 0) {
     std::vector<double> const values = values_of(scales);
@@ -114,7 +114,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_nonfinite(run_history const& his
   double const scale = [&] {
     std::vector<double> const values = values_of(scales);
     if (!values.empty()) return values.back();
-    // A run whose every update was skipped has no line of an applied one; its recipe says what it began with.
+    // If every update was skipped, no line has a loss scale, but the recipe has its initial value.
     auto const of_recipe = history.recipe.is_object() ? history.recipe.find("loss_scale") : history.recipe.end();
     return history.recipe.is_object() && of_recipe != history.recipe.end() ? largest_number_in(*of_recipe) : 1.0;
   }();
@@ -165,7 +165,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_nonfinite(run_history const& his
     sample = std::max(sample, !spikes && of.longest <= 1 ? 0.55 : 0.3);
     numerics = std::max(numerics, !spikes && of.longest > 1 ? 0.55 : 0.3);
   }
-  // A cast to fewer bits makes an infinity of what they do not hold; backwards that is the scale's doing, where there is one.
+  // A cast to a narrower type overflows to infinity; in the backward pass the loss scale is the cause, if there is one.
   bool const is_cast = operation.find("::to") != std::string::npos || operation.find("opy") != std::string::npos;
   bool const by_scale = place == "backward" && scale >= 64.0 && value != "nan" && (is_cast || every_row) && !spikes;
   if (by_scale) {

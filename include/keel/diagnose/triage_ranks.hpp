@@ -1,4 +1,4 @@
-// The triage of several ranks that wait for each other, or that ended because they could not wait any longer.
+// The triage of ranks that wait for each other, or that ended because of a timeout.
 #pragma once
 
 #include <filesystem>
@@ -10,9 +10,9 @@
 namespace keel::detail::inline KEEL_MODE {
 
 std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> const& ranks);
-/// Of how a run ended last, as each of its ranks says: `ends` are the messages of their last events, empty where a run did not fail.
+/// Judges how a run ended. `ends`: the message of each rank's last event, empty if it did not fail.
 std::vector<triage_finding> triage_of_ends(std::vector<std::string> const& ends);
-/// Of all ranks of a run directory: rank 0's in it, the others' in rank-1 and so on.
+/// Returns these messages for all ranks of a run directory: rank 0 is in the directory itself, the others in rank-1 and so on.
 std::vector<std::string> ends_of_ranks(std::filesystem::path const& run_directory);
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -1,4 +1,4 @@
-// The bodies of triage_ranks.hpp.
+// Definitions for triage_ranks.hpp.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ KEEL_BODY std::string describe_collective(entered_collective const& one) {
          (one.dtype.empty() ? "elements" : one.dtype) + ")";
 }
 
-/// What ranks that go on say of the same update, and should say alike.
+/// Compares values of the same update that must be equal on all ranks.
 KEEL_BODY void add_differences_of_ranks(std::vector<rank_record> const& ranks, std::vector<triage_finding>& to) {
   bool drifts = false, is_wrong = false;
   auto const at = [](std::int64_t update, rank_record const& one) {
@@ -117,7 +117,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> c
   }
 
   bool mismatches = false;
-  // The same number on two ranks is the same collective, or nothing of what follows is.
+  // Collectives of the same number must be the same on all ranks; after a mismatch, further comparisons are meaningless.
   for (auto const& [sequence, mine] : ranks.front().collectives) {
     for (rank_record const& other : ranks) {
       auto const theirs = other.collectives.find(sequence);
@@ -127,7 +127,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> c
       if (one.operation == mine.operation && one.elements == mine.elements && one.dtype == mine.dtype && one.of == mine.of)
         continue;
       mismatches = true;
-      // Where all ranks have ended, their own words say better why.
+      // If all ranks have ended, their error messages are better evidence.
       add(trouble::collective_mismatch, waiting != nullptr ? 0.95 : 0.7,
           {"collective " + std::to_string(sequence) + " is " + describe_collective(mine) + " on " + name(ranks.front()) +
            " and " + describe_collective(one) + " on " + name(other)});
@@ -142,7 +142,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> c
       name(*waiting) + " waits in collective " + std::to_string(open.sequence) + ", " + describe_collective(open);
   for (rank_record const& one : ranks) {
     if (&one == waiting) continue;
-    // Dead inside the collective that it entered too.
+    // A silent rank died inside the collective that it entered.
     bool const is_silent = waiting->last - one.last > 30.0;
     if (one.collectives.count(open.sequence) > 0 && !one.left && !is_silent) continue;
     bool const failed = one.left && *one.left != "finished";
@@ -165,7 +165,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_ends(std::vector<std::string> co
   std::vector<triage_finding> found;
   for (std::string const& words : ends) {
     auto const has = [&](char const* part) { return words.find(part) != std::string::npos; };
-    // One that threw says itself why.
+    // A rank that threw already gives the reason.
     if (has("[E27]")) {
       found.push_back({trouble::no_progress, 0.97, {words}});
     } else if (has("[E26]")) {
@@ -181,7 +181,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_ends(std::vector<std::string> co
   return found;
 }
 
-/// The message of the failure with which a run directory's events end; empty where they do not.
+/// Returns the message of the failure that ends a run directory's events; empty if the run did not fail.
 KEEL_BODY std::string end_in(std::filesystem::path const& directory) {
   file_system files;
   if (!files.exists(directory / "events.jsonl")) return "";

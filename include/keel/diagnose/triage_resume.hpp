@@ -1,4 +1,4 @@
-// The triage of resumes that did not go on with what they loaded.
+// The triage of resumes that did not continue with the loaded state.
 #pragma once
 
 #include <keel/diagnose/run_history.hpp>

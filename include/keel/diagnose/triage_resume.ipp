@@ -1,4 +1,4 @@
-// The bodies of triage_resume.hpp.
+// Definitions for triage_resume.hpp.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Batches that came before a resume and, in the same order, again from it on, in one epoch: how many in a row.
+/// Returns the number of consecutive batches after a resume that had occurred before it in the same epoch.
 KEEL_BODY std::int64_t repeated_batches(run_history const& history, std::int64_t resumed_at) {
   auto const& all = history.batches;
   auto const first = std::find_if(all.begin(), all.end(), [&](seen_batch const& one) { return one.update > resumed_at; });
@@ -22,7 +22,7 @@ KEEL_BODY std::int64_t repeated_batches(run_history const& history, std::int64_t
   for (auto one = all.begin(); one != first; ++one) {
     if (one->epoch == first->epoch) ++seen[one->checksum];
   }
-  // Data that came round before the resume comes round behind it too.
+  // Batches that had already repeated before the resume are no evidence.
   std::int64_t row = 0;
   for (auto one = first; one != all.end() && one->epoch == first->epoch; ++one, ++row) {
     auto const before = seen.find(one->checksum);
@@ -69,14 +69,14 @@ KEEL_BODY std::vector<triage_finding> triage_of_resume(run_history const& histor
     if (std::int64_t const again = repeated_batches(history, event.update); again >= 3)
       add(trouble::data_not_resumed, 0.95,
           {"behind " + at + " at least " + std::to_string(again) + " updates saw batches that the same epoch had had before"});
-    // A rate of the program's own that begins again where the run once began.
+    // The program's scheduler starts again from the initial rate.
     std::vector<double> const before = values_between(rates, -1, event.update),
                               after = values_between(rates, event.update, history.updates);
     if (before.size() >= 4 && after.size() >= 2) {
       double const jump = std::abs(after.front() - before.back()) / std::max(std::abs(before.back()), 1e-300);
       double const usual = std::abs(before.back() - before[before.size() - 2]) / std::max(std::abs(before.back()), 1e-300);
       bool const as_at_first = std::abs(after.front() - before.front()) <= 0.02 * std::abs(before.front());
-      // Seen from the second update on, where the program's scheduler writes after the update.
+      // Visible from the second update on, if the program's scheduler sets the rate after the update.
       double const highest_before = *std::max_element(before.begin(), before.end());
       double rises_before = 0.0;
       for (std::size_t i = 1; i < before.size(); ++i) {

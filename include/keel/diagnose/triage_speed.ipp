@@ -1,4 +1,4 @@
-// The bodies of triage_speed.hpp.
+// Definitions for triage_speed.hpp.
 #pragma once
 
 #include <algorithm>
@@ -13,19 +13,19 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// What a profile's summary.md says, as shares of its time.
+/// The contents of a profile's summary.md, as shares of its time.
 struct profile_shares {
   bool is_known = false;
   double communication = 0.0;
   double idle = 0.0;
   double idle_of_update = 0.0;  ///< milliseconds
-  double idle_in_data = 0.0;    ///< the longest gaps that stand in the phase of waiting for data
-  std::string busiest;          ///< operation whose calls are small and take most time
-  double calls = 0.0;           ///< of it, in an update
-  double per_call = 0.0;        ///< microseconds of each
-  double share = 0.0;           ///< of the profile's time
-  double all_calls = 0.0;       ///< of all operations that the summary lists, in an update
-  double all_time = 0.0;        ///< of theirs, in milliseconds of an update
+  double idle_in_data = 0.0;    ///< the longest gaps during the data phase
+  std::string busiest;          ///< the operation with small calls that takes the most time
+  double calls = 0.0;           ///< its calls per update
+  double per_call = 0.0;        ///< microseconds per call
+  double share = 0.0;           ///< its share of the profile's time
+  double all_calls = 0.0;       ///< calls per update of all operations that the summary lists
+  double all_time = 0.0;        ///< their time, in milliseconds per update
 };
 
 KEEL_BODY profile_shares shares_of(std::string const& summary) {
@@ -84,14 +84,14 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
   auto const totals = points_of(history, "time.total");
   constexpr std::size_t least = 20;
   if (totals.size() < least) return found;
-  // Medians of the second half, in which nothing warms up any more.
+  // Medians of the second half, after all warm-up.
   auto const usual = [&](std::string const& key) {
     auto const points = points_of(history, key);
     return points.empty() ? 0.0 : median_of(values_of(points.subspan(points.size() / 2)));
   };
   double const total = usual("time.total");
   auto const share = [&](char const* phase) { return total > 0.0 ? usual(std::string("time.") + phase) / total : 0.0; };
-  // Of waits that come now and then, as for each epoch or each fifth batch, medians see nothing; a single one does not matter.
+  // Medians do not show occasional waits, such as one per epoch or per fifth batch. A single wait does not matter.
   auto const now_and_then = [&](char const* phase) {
     auto const waits = values_of(points_of(history, std::string("time.") + phase));
     auto const whole = values_of(totals);
@@ -142,7 +142,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
   if (data > 0.3 && total > 1.0)
     add(trouble::waiting_for_data, data > 0.5 ? 0.9 : 0.7,
         {formatted("an update of %.3g ms waits for data for %.0f %% of it", total, 100.0 * data)});
-  // In a loop of the program's own all that stands between two calls counts as waiting for data.
+  // In a custom loop all code between two calls counts as waiting for data.
   if (data > 0.3 && total > 1.0)
     add(trouble::host_waits, 0.4, {formatted("%.0f %% of an update passes between its batches", 100.0 * data)});
   if (slower_in == "data") add(trouble::waiting_for_data, 0.85, {slower});
@@ -156,7 +156,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
     add(trouble::host_waits, waits > 0.6 ? 0.85 : 0.65,
         {formatted("in %.0f %% of the profile's time no operation of LibTorch runs, and data is not what is waited for",
                    100.0 * waits)});
-  // A backward pass takes as long as its forward pass or longer, where all of that computes.
+  // A backward pass takes at least as long as its forward pass if most parameters are trained.
   double const forward = usual("time.forward"), backward = usual("time.backward");
   run_event const* const begins = first_event(history, "begins");
   bool const is_trained =
@@ -167,12 +167,12 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
                    backward)});
   if (none > 0.4 && (total > 5.0 || periodic_hook_share > 0.4))
     add(trouble::host_waits, 0.7, {formatted("%.0f %% of an update's %.3g ms belongs to no phase", 100.0 * none, total)});
-  // A deep model calls its operations often too, but not one that small for this share of its time.
+  // A deep model also has many calls, but none that is so short and takes this share of the time.
   if (profile.is_known && profile.calls > 250.0 && profile.share > 0.2)
     add(trouble::slow_kernels, 0.75,
         {formatted("%.0f calls an update of%sof %.1f microseconds each take %.0f %% of the time", profile.calls,
                    profile.busiest.c_str(), profile.per_call, 100.0 * profile.share)});
-  // Or thousands of calls, each of which takes as long as it takes to begin one.
+  // Thousands of calls, each dominated by its launch overhead.
   double const per_call = profile.all_calls > 0.0 ? 1e3 * profile.all_time / profile.all_calls : 0.0;
   if (profile.is_known && profile.all_calls > 1500.0 && per_call < 8.0 && profile.share <= 0.2)
     add(trouble::slow_kernels, 0.72,

@@ -1,5 +1,5 @@
-// What can be wrong with a run, as a triage names it: each cause with its family, what of the record shows it, and what to do, least
-// invasive first. README.md in this folder has the table.
+// Causes of trouble that a triage distinguishes: each with its family, its evidence in the record, and remedies, the least invasive first.
+// README.md in this folder has the table.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ enum class trouble_family : unsigned char {
   ranks_differ
 };
 
-/// Causes of trouble; README.md in this folder says what each is judged from.
+/// Causes of trouble; README.md in this folder lists the evidence of each.
 enum class trouble : unsigned char {
   blow_up,
   bad_sample,
@@ -70,17 +70,17 @@ struct trouble_facts {
   trouble cause;
   trouble_family family;
   char const* name;    ///< "bad sample"
-  char const* fields;  ///< of the run directory, from which it is judged
-  char const* fixes;   ///< least invasive first, parted by semicolons
+  char const* fields;  ///< the evidence: fields of the run directory
+  char const* fixes;   ///< remedies, the least invasive first, separated by semicolons
 };
 
-/// All of them, in the order of the enumeration.
+/// Returns all causes, in the order of the enumeration.
 std::span<trouble_facts const> all_troubles();
 trouble_facts const& facts_about(trouble which);
-/// A few words, such as "not finite".
+/// Returns a short name, such as "not finite".
 char const* to_string(trouble_family which);
 
-/// The table of README.md, in Markdown.
+/// Returns the table of README.md, in Markdown.
 std::string trouble_table();
 
 }  // namespace keel::inline KEEL_MODE

@@ -1,4 +1,4 @@
-// The bodies of trouble.hpp.
+// Definitions for trouble.hpp.
 #pragma once
 
 #include <iterator>

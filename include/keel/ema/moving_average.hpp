@@ -1,9 +1,9 @@
 // An exponential moving average of parameters, usable alone:
 //     keel::moving_average average(parameters, 0.999);
-//     average.update(step(batch, loss_of));                   a skipped step leaves it as it is (M03)
-//     { auto averaged = average.swap_in(); evaluate(); }      the parameters come back at the end of the scope (M04)
+//     average.update(step(batch, loss_of));                   // a skipped step does not change it (M03)
+//     { auto averaged = average.swap_in(); evaluate(); }      // the parameters are restored at the end of the scope (M04)
 //     keel::save_weights("ema.safetensors", average.swap_in(*model));
-// average <- average + (1 - decay) * (parameter - average), once an applied update, in fp32 for fp16 and bf16 parameters.
+// average <- average + (1 - decay) * (parameter - average), once per applied update, in fp32 for fp16 and bf16 parameters.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -29,21 +29,21 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// An exponential moving average of parameters, usable in any LibTorch program: in their dtypes, of bf16 and fp16 in fp32.
+/// An exponential moving average of parameters, for any LibTorch program. Averages have the parameters' dtypes, or fp32 for bf16 and fp16.
 class moving_average {
  public:
-  /// The average is in the parameters for as long as this lives; what trains them meanwhile is undone at its end.
+  /// Keeps the average in the parameters during its lifetime, then restores them. Training in the meantime is undone.
   class averaged_scope {
    public:
-    /// The other one puts nothing back.
+    /// The moved-from object restores nothing.
     averaged_scope(averaged_scope&& other) noexcept
         : average_(std::exchange(other.average_, nullptr)), model_(std::exchange(other.model_, nullptr)) {}
     averaged_scope& operator=(averaged_scope&&) = delete;
     ~averaged_scope() {
       if (average_ != nullptr) average_->put_back();
     }
-    /// The model's tensors by name, not copies, the averages in their places; without a model those that are averaged. Throws error (E12)
-    /// once this was moved from.
+    /// Returns the model's tensors by name, with the averages in place of the parameters; they are not copies. Without a model, returns
+    /// only the averaged tensors. Throws error (E12) after a move.
     tensor_map tensors() const;
 
    private:
@@ -55,49 +55,49 @@ class moving_average {
     torch::nn::Module* model_;
   };
 
-  /// `decay` in (0, 1), as rule M10 says for recipes. The parameters share their memory with the model's. Throws error (M10).
-  /// `names` are what a checkpoint calls the averages; without them it counts.
+  /// `parameters` share their memory with the model's. `decay` is in (0, 1), as rule M10 requires; throws error (M10) otherwise. `names`:
+  /// the names of the averages in a checkpoint; by default their indices.
   moving_average(std::vector<at::Tensor> parameters, double decay, std::vector<std::string> names = {});
   moving_average(moving_average const&) = delete;
   moving_average& operator=(moving_average const&) = delete;
 
-  /// Until the first update the average is the parameters as they are, such as those that a checkpoint without an average left.
+  /// Before the first update, sets the average to the present parameters, for example after loading a checkpoint without an average.
   void begin();
 
-  /// Takes the parameters in if the step updated them. Throws error (M04) while the average is in the model.
+  /// Updates the average if the step was applied. Throws error (M04) while the average is in the model.
   void update(step_outcome const& result);
-  /// Rejected (M03): only an outcome says whether the parameters moved.
+  /// Rejected (M03): an outcome is needed to decide whether the parameters changed.
   template <class... Arguments>
   void update(Arguments const&...) {
     detail::reject_call<rule::M03, Arguments...>();
   }
 
-  /// Puts the average into the parameters until the returned value goes. Throws error (M04) if it is there already.
+  /// Puts the average into the parameters until the returned object is destroyed. Throws error (M04) if it already is.
   [[nodiscard]] averaged_scope swap_in() {
     require_parameters_in_place();
     return averaged_scope(*this, nullptr);
   }
-  /// `model`, which must outlive the returned value, is the one whose parameters are averaged.
+  /// As above. `model` owns the averaged parameters and must outlive the returned object.
   [[nodiscard]] averaged_scope swap_in(torch::nn::Module& model) {
     require_parameters_in_place();
     return averaged_scope(*this, &model);
   }
-  /// True while the average is in the parameters.
+  /// Returns true while the average is in the parameters.
   bool is_swapped_in() const { return !held_.empty(); }
   /// Throws error (M04) while the average is in the model.
   void require_parameters_in_place() const {
     if (is_swapped_in()) throw broken_rule<error, rule::M04>();
   }
 
-  /// More parameters, those of the list from `first` on, whose averages begin as they are now.
+  /// Adds the parameters of the list from `first` on. Their averages start at their present values.
   void add(parameter_list const& all, std::size_t first);
-  /// The last ones that were added go again.
+  /// Removes the last `count` parameters.
   void remove_last(std::size_t count);
 
-  /// One tensor a parameter, in their order.
+  /// Returns one tensor per parameter, in the same order.
   std::vector<at::Tensor> const& averages() const { return averages_; }
 
-  /// Throws checkpoint_error (E05) for averages of other shapes or dtypes.
+  /// Saves or loads the state. Throws checkpoint_error (E05) for averages of other shapes or dtypes.
   template <class Archive>
   void visit(Archive& archive) {
     archive("taken", taken_);
@@ -118,7 +118,7 @@ class moving_average {
  private:
   void put_averages();
   void put_back();
-  /// What a checkpoint calls an average.
+  /// Returns the name of an average in a checkpoint.
   std::string name_of(std::size_t at) const { return at < names_.size() ? names_[at] : std::to_string(at); }
 
   std::vector<at::Tensor> parameters_;
@@ -126,24 +126,24 @@ class moving_average {
   std::vector<at::Tensor> averages_;
   std::vector<at::Tensor> held_;  ///< the parameters while the average is in their place
   double decay_;
-  std::int64_t taken_ = 0;  ///< updates
+  std::int64_t taken_ = 0;  ///< number of updates
 };
 
-/// The averaged weights as a safetensors file, for keel::load_weights or any other reader:
+/// Saves the averaged weights as a safetensors file, for keel::load_weights or any other reader:
 ///     keel::save_weights("ema.safetensors", run.averaged());
-/// Replaces a file of this name as a whole. On several ranks one of them calls it. Throws as save_safetensors.
+/// Replaces an existing file atomically. With several ranks, call it on one of them. Throws as save_safetensors.
 void save_weights(std::filesystem::path const& path, moving_average::averaged_scope const& averaged);
 
 }  // namespace keel::inline KEEL_MODE
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// A mask of minus infinity would become NaN.
+/// Non-finite buffers are excluded: averaging a mask of minus infinity would give NaN.
 inline bool is_averaged_buffer(at::Tensor const& buffer) {
   return buffer.defined() && buffer.is_floating_point() && buffer.layout() == at::kStrided &&
          host_value(at::isfinite(buffer).all()) != 0.0;
 }
-/// What an average is of: the parameters that are trained, and with `buffers` every floating-point buffer after them.
+/// Returns the tensors to average: the trained parameters, and with `buffers` every floating-point buffer after them.
 std::vector<at::Tensor> averaged_tensors(torch::nn::Module& model, parameter_list const& parameters, bool buffers);
 std::vector<std::string> averaged_names(torch::nn::Module& model, parameter_list const& parameters, bool buffers);
 

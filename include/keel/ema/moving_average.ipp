@@ -1,4 +1,4 @@
-// The bodies of moving_average.hpp.
+// Definitions for moving_average.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -56,7 +56,7 @@ KEEL_BODY void moving_average::update(step_outcome const& result) {
       averages_[i].lerp_(parameter, 1.0 - decay_);
     } else if (parameter.is_cpu() && detail::are_plain_memory(parameter, parameter.scalar_type(), {&parameter}) &&
                detail::are_plain_memory(parameter, at::kFloat, {&averages_[i]})) {
-      // The parameters have changed already: this must not run out of memory.
+      // The parameters have already changed, so this must not allocate.
       detail::lerp_narrow(averages_[i], parameter, static_cast<float>(1.0 - decay_));
     } else {
       averages_[i].lerp_(parameter.to(at::kFloat), 1.0 - decay_);
@@ -66,7 +66,7 @@ KEEL_BODY void moving_average::update(step_outcome const& result) {
 
 KEEL_BODY void moving_average::put_averages() {
   at::NoGradGuard no_grad;
-  // All copies first: an out-of-memory must not leave half of the average in the model.
+  // Makes all copies first: out of memory must not leave half of the averages in the model.
   std::vector<at::Tensor> held;
   held.reserve(parameters_.size());
   for (at::Tensor const& one : parameters_) held.push_back(one.detach().clone());

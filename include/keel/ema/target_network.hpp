@@ -1,10 +1,10 @@
-// A target network: a second model of the same kind that follows the trained one slowly, as actor-critics and Q-learning have it.
-//     keel::target_network target{critic, target_critic, 0.005};      copies the critic's parameters and buffers into target_critic
-//     run.register_state("target", target);                           saved, resumed, and as it was where an update is skipped
+// A target network: a second model that slowly follows the trained one, as in actor-critic methods and Q-learning.
+//     keel::target_network target{critic, target_critic, 0.005};      // copies the critic's parameters and buffers into target_critic
+//     run.register_state("target", target);                           // saved, resumed, and restored when an update is skipped
 //     ..
 //     if (critic_part.update(batch, loss_of).updated()) target.follow();
-// Polyak averaging (Lillicrap et al. 2016, "DDPG"): target <- (1 - rate) * target + rate * model; a rate of 1 copies, as every N updates
-// in Mnih et al. 2015. For an average that is evaluated and saved with the model there is keel::ema.
+// Polyak averaging (Lillicrap et al. 2016, "DDPG"): target <- (1 - rate) * target + rate * model. A rate of 1 copies, as every N updates in
+// Mnih et al. 2015. For an average to evaluate and save with the model, use keel::ema.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -24,25 +24,25 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// A copy of a model that follows it slowly.
+/// Updates a copy of a model that follows it slowly.
 class target_network {
  public:
-  /// Both outlive this; the target requires no grad from here on. `rate`: above 0, at most 1. Throws error (E12) for another rate, (E11)
-  /// for models that do not have the same tensors.
+  /// Copies the model to the target. Both must outlive this object; sets requires_grad of the target to false. `rate`: above 0, at most 1.
+  /// Throws error: E12 for another rate, E11 if the models do not have the same tensors.
   template <class Model, class Target>
   target_network(Model& model, Target& target, double rate) : target_network(as_module(model), as_module(target), rate, 0) {}
 
-  /// Moves the target. Buffers, such as running statistics, and integers are copied.
+  /// Moves the target's parameters by `rate` towards the model's. Copies buffers, such as running statistics, and integers.
   void follow() { move(rate_); }
-  /// The target becomes the model.
+  /// Copies the model to the target.
   void copy() { move(1.0); }
-  /// How often it has followed.
+  /// Returns the number of follow() and copy() calls.
   std::int64_t followed() const { return followed_; }
 
   template <class Archive>
   void visit(Archive& archive) {
     archive("followed", followed_);
-    // Resumed and put back in place: the target's own tensors stay the ones that the program computes with.
+    // Loads into the target's existing tensors, which the program uses.
     for (std::size_t i = 0; i < names_.size(); ++i) {
       at::Tensor held = to_[i];
       archive(names_[i].c_str(), held);

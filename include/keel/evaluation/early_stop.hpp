@@ -1,4 +1,4 @@
-// The mechanism of evaluation::early_stop and its like: when an evaluation ends the run, and why.
+// The mechanism of evaluation::early_stop and the other stopping rules: decides when an evaluation ends the run, and why.
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@ class early_stop {
   explicit early_stop(evaluation::settings const& settings)
       : settings_(settings), best_({settings.larger, settings.min_delta}) {}
 
-  /// One more evaluation; what is not finite is not better. True if it ends the run.
+  /// Adds an evaluation and returns true if it ends the run. A non-finite value never counts as an improvement.
   bool evaluated(agreed<double> const& value, std::int64_t update) {
     bool const better = best_.offer(as_finite(value), update);
     without_ = better ? 0 : without_ + 1;
@@ -29,7 +29,7 @@ class early_stop {
     last_ = finite_ ? value.value() : 0.0;
     return is_over();
   }
-  /// It did, in this process or before a resume.
+  /// Returns true if an evaluation has ended the run, in this process or before a resume.
   bool is_over() const { return is_nonfinite() || has_reached() || has_stalled(); }
   std::string why() const {
     if (is_nonfinite()) return "an evaluation is not finite";
@@ -41,7 +41,7 @@ class early_stop {
   void visit(Archive& archive) {
     archive("best", best_);
     archive("without", without_);
-    // Older checkpoints have none of these.
+    // Older checkpoints lack these fields.
     archive.optional_field("evaluations", evaluations_);
     archive.optional_field("update", update_);
     archive.optional_field("finite", finite_);
@@ -49,7 +49,7 @@ class early_stop {
   }
 
  private:
-  // By the settings of now: a program that asks for more goes on from where an earlier one stopped.
+  // These use the present settings, so a program with a higher limit continues a run that an earlier one stopped.
   bool is_nonfinite() const { return evaluations_ && settings_.stop_on_nonfinite && !finite_; }
   bool has_reached() const {
     return evaluations_ && finite_ && settings_.has_stop_at &&
@@ -63,10 +63,10 @@ class early_stop {
   evaluation::settings settings_;
   best_so_far best_;
   std::int64_t without_ = 0;
-  bool evaluations_ = false;  ///< there was one, and the rest is of the last of them
+  bool evaluations_ = false;  ///< there was an evaluation; the members below belong to the last one
   std::int64_t update_ = 0;
   bool finite_ = true;
-  double last_ = 0.0;  ///< 0 where it is not finite
+  double last_ = 0.0;  ///< 0 if it is not finite
 };
 
 }  // namespace keel::inline KEEL_MODE

@@ -196,10 +196,9 @@ mean_accumulators evaluate_batch(Batch const& batch, LossOf& loss_of, at::Device
 
 namespace keel::inline KEEL_MODE {
 
-/// Returns the weighted means of `metrics_of(batch)` over the batches, or over the first `most` of them if `most` is above 0.
-/// The function returns a loss, which is recorded under the empty name, or batch_metrics. No graph is recorded unless the
-/// function enables gradients with at::AutoGradMode.
-/// Throws data_error (E06) if there are no batches, and (E07) for a value that is not a scalar. Throws out_of_memory_error
+/// Returns the weighted means of `metrics_of(batch)` over the batches, or over the first `most` of them if `most` is above 0. The function
+/// returns a loss, which is recorded under the empty name, or batch_metrics. No graph is recorded unless the function enables gradients
+/// with at::AutoGradMode. Throws data_error: E06 if there are no batches, E07 for a value that is not a scalar. Throws out_of_memory_error
 /// (E09) if a batch does not fit even in the smallest allowed pieces.
 template <class Source, class MetricsOf>
 evaluation_result evaluate(torch::nn::Module& model, at::DeviceType device, precision::kind precision, Source& batches,

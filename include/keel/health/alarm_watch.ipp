@@ -1,4 +1,4 @@
-// The bodies of alarm_watch.hpp.
+// Definitions for alarm_watch.hpp.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace keel::inline KEEL_MODE {
 
 KEEL_BODY void metric_series::push(double value, bool starts) {
   not_finite_ = !std::isfinite(value);
-  // An order with NaN in it says nothing.
+  // A NaN cannot be ordered.
   if (not_finite_) return;
   constexpr std::size_t of_the_start = 8;
   if (starts && first_.size() < of_the_start) first_.push_back(value);
@@ -46,12 +46,12 @@ KEEL_BODY double metric_series::median(std::size_t begin, std::size_t end) const
   return *middle;
 }
 
-/// The value before the last four stands alone above its neighbours. Deviations are those of logarithms, because the noise of a loss is by
-/// factors, and by the median of distances, which one value does not change.
+/// Returns true if the value before the last four exceeds its neighbours on both sides. Deviations are taken of logarithms, because the
+/// noise of a loss is multiplicative, and from the median of distances, which is robust to a single value.
 KEEL_BODY bool metric_series::is_jumping(std::size_t begin, double factor, double floor) const {
   constexpr std::size_t after = 4;
   constexpr double deviations = 7.0;
-  // So that the median of distances is that of a normal distribution's deviation.
+  // Scales the median absolute deviation to the standard deviation of a normal distribution.
   constexpr double to_deviation = 1.4826;
   if (last_.size() - begin < 4 * after) return false;
   std::size_t const at = last_.size() - 1 - after;
@@ -79,7 +79,7 @@ KEEL_BODY bool metric_series::holds(health::condition const& of) const {
   };
   auto const newest = [&] { return median(last_.size() - quarter, last_.size()); };
   auto const oldest = [&] { return median(begin, begin + quarter); };
-  // Below a hundredth of where the run began ratios say nothing: what was learned by heart may be ten times as high, and is as good.
+  // Values below 1 % of the run's start are clamped: on a memorized data set a tenfold loss is as good.
   double const floor = 0.01 * std::abs(start().value_or(0.0));
   auto const floored = [&](double value) { return std::max(value, floor); };
   switch (of.is) {
@@ -151,7 +151,7 @@ KEEL_BODY alarm_watch::alarm_watch(std::vector<health::watched_alarm> const& ala
                                ". Give it a window of 1 to 4096 values, and a threshold that is a number.");
       std::string_view const metric = condition.metric;
       series_[condition.metric].look_back(condition.window);
-      // What a ratio of evaluations is over.
+      // The denominator of the ratio.
       if (metric.ends_with("/loss_ratio")) series_["smoothed/loss"].look_back(1);
       if (conditions == 1) one.is_of_evaluations = metric.starts_with("eval/");
       one.is_of_a_clock = one.is_of_a_clock || is_of_a_clock(metric);
@@ -201,7 +201,7 @@ KEEL_BODY bool alarm_watch::is_of_a_clock(std::string_view metric) {
 }
 
 KEEL_BODY void alarm_watch::push(std::string_view metric, double value) {
-  // Of a run that was under way when its alarms began, nothing is known of the start.
+  // If the alarms were added during the run, its start is unknown.
   constexpr std::int64_t of_the_start = 8;
   auto const found = series_.find(metric);
   if (found != series_.end()) found->second.push(value, seen_ <= of_the_start);
@@ -233,7 +233,7 @@ KEEL_BODY std::vector<std::pair<std::string, std::string>> alarm_watch::never_se
     for (health::condition const& condition : one.what->conditions) {
       if (condition.metric == nullptr) continue;
       std::string_view const metric = condition.metric;
-      // What keel measures may be missing for a good reason, as evaluations in a run without.
+      // Built-in metrics may be missing legitimately, such as those of evaluations in a run without any.
       if (detail::is_metric_of_keel(run_metrics{}, metric) || metric.starts_with("eval/") || metric.starts_with("event/"))
         continue;
       if (!series_.find(metric)->second.has_any()) all.emplace_back(one.what->name, metric);

@@ -1,4 +1,4 @@
-// The bodies of load_numbers.hpp.
+// Definitions for load_numbers.hpp.
 #pragma once
 
 #include <keel/json/load_config.hpp>

@@ -1,4 +1,4 @@
-// The bodies of compatibility.hpp.
+// Definitions for compatibility.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

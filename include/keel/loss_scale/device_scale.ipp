@@ -1,4 +1,4 @@
-// The bodies of device_scale.hpp.
+// Definitions for device_scale.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

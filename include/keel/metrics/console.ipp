@@ -1,4 +1,4 @@
-// The bodies of console.hpp.
+// Definitions for console.hpp.
 #pragma once
 
 #include <keel/metrics/console.hpp>
@@ -10,7 +10,7 @@ namespace keel::inline KEEL_MODE {
 KEEL_BODY void console::show(update_metrics const& m) {
   bool const stays = m.update % every_ == 0 || m.update == total_ || !m.skipped_because.empty();
   if (mode_ == console_mode::off && !(log_ && stays)) return;
-  // The first few updates carry the warm-up of threads and allocator; a moving average soon forgets them.
+  // The first updates include the warm-up of threads and allocator; a moving average soon forgets it.
   smooth_ms_ = smooth_ms_ == 0.0 ? m.milliseconds : 0.9 * smooth_ms_ + 0.1 * m.milliseconds;
   std::string const words = line(m);
   if (log_ && stays) log_(words);

@@ -12,22 +12,22 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// A sink of lines alone.
+/// A sink that receives only lines of text.
 class console_log : public metric_sink {
  public:
-  /// Makes nothing before its first line.
+  /// Creates no file before the first line.
   explicit console_log(std::filesystem::path name) : file_(std::move(name), real_files()) {}
 
   void scalars(std::int64_t, std::span<named_value const>) override {}
   void text(std::int64_t, std::string_view /*name*/, std::string_view line) override {
-    // What a disk does not take for long is lost: the record has it, too.
+    // Lines that the disk has not accepted for a long time are dropped; the record contains the same information.
     if (file_.waiting() > max_waiting) file_.drop();
     file_.add(std::string(line) + "\n");
     file_.flush();
   }
   void flush() override { file_.flush(); }
 
-  /// The line behind its UTC time, such as "2026-11-23 20:11:05".
+  /// Returns the line after its UTC time, such as "2026-11-23 20:11:05".
   static std::string dated(std::string_view line);
 
  private:

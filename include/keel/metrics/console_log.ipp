@@ -1,4 +1,4 @@
-// The bodies of console_log.hpp.
+// Definitions for console_log.hpp.
 #pragma once
 
 #include <array>

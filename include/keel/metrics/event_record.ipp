@@ -1,4 +1,4 @@
-// The bodies of event_record.hpp.
+// Definitions for event_record.hpp.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-// As much of protocol buffers as an event needs: a field is a key, number * 8 + wire type, and its value.
+// The part of protocol buffers that an event needs: a field is a key, number * 8 + wire type, and its value.
 KEEL_BODY void put_varint(std::string& to, std::uint64_t value) {
   for (; value >= 0x80; value >>= 7) to += static_cast<char>(value | 0x80);
   to += static_cast<char>(value);
@@ -38,7 +38,7 @@ KEEL_BODY void put_float(std::string& to, int field, float value) {
   put_varint(to, static_cast<std::uint64_t>(field) * 8 + 5);
   to += little_endian(std::bit_cast<std::uint32_t>(value));
 }
-/// A string, an inner message, or packed numbers.
+/// Writes a string, a nested message, or packed numbers.
 KEEL_BODY void put_bytes(std::string& to, int field, std::string_view bytes) {
   put_varint(to, static_cast<std::uint64_t>(field) * 8 + 2);
   put_varint(to, bytes.size());
@@ -51,7 +51,7 @@ KEEL_BODY void put_doubles(std::string& to, int field, std::span<double const> v
   put_bytes(to, field, bytes);
 }
 
-/// As a float; infinite where it has no finite one.
+/// Converts to float; values beyond its range become infinite.
 KEEL_BODY float narrowed(double value) {
   constexpr double largest = std::numeric_limits<float>::max();
   if (value > largest) return std::numeric_limits<float>::infinity();
@@ -65,7 +65,7 @@ KEEL_BODY std::string event_at(double seconds, std::int64_t step) {
   if (step != 0) put_integer(event, 2, step);
   return event;
 }
-/// An event with a summary of one value.
+/// Returns an event with a summary of one value.
 KEEL_BODY std::string summary_record(double seconds, std::int64_t step, std::string_view value) {
   std::string summary;
   put_bytes(summary, 1, value);

@@ -1,4 +1,4 @@
-// What the driver says of a GPU, beside LibTorch's own view: other programs' memory is in it, and its temperature.
+// The state of a GPU as the driver reports it. Unlike LibTorch's statistics, it includes other programs' memory and the temperature.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -10,15 +10,15 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Nothing of what the driver does not say.
+/// Values that the driver does not report are nullopt.
 struct gpu_state {
   std::optional<double> memory_used;   ///< bytes, of all programs
   std::optional<double> memory_total;  ///< bytes
   std::optional<double> temperature;   ///< degrees Celsius
-  std::optional<double> utilization;   ///< share of the last seconds in which a kernel ran
+  std::optional<double> utilization;   ///< share of the driver's last sampling period in which a kernel ran
 };
 
-/// NVIDIA's management library (NVML), as far as it is needed. A test gives its functions.
+/// The functions of NVIDIA's management library (NVML) that are used. Tests replace them.
 struct nvml_library {
   struct memory {
     unsigned long long total, free, used;
@@ -33,21 +33,21 @@ struct nvml_library {
   int (*memory_of)(device, memory*) = nullptr;
   int (*temperature_of)(device, int sensor, unsigned*) = nullptr;
   int (*utilization_of)(device, utilization*) = nullptr;
-  /// Of the device with this index as CUDA counts, which a program's environment may have changed; 0 where it is known.
+  /// Gets the PCI bus id of a device by its CUDA index, which CUDA_VISIBLE_DEVICES may remap; returns 0 on success.
   int (*bus_of)(char* to, int length, int index) = nullptr;
 
-  /// The machine's, with nothing in it where there is none. It stays loaded.
+  /// Returns this machine's library, with null functions if there is none. It is never unloaded.
   static nvml_library of_this_machine();
 };
 
-/// Reads the state of one GPU, at most once every five seconds: the driver takes its time.
+/// Reads the state of one GPU, at most once every five seconds, because a query is slow.
 class gpu_monitor {
  public:
-  /// Of a CPU it never looks.
+  /// Never reads anything for a CPU.
   explicit gpu_monitor(c10::Device device) : device_(device) {}
   gpu_monitor(c10::Device device, nvml_library const& library) : device_(device), library_(library), is_loaded_(true) {}
 
-  /// The last state; nothing on a CPU, or where the driver's library is missing.
+  /// Returns the last state; nullopt for a CPU or if the driver's library is missing.
   std::optional<gpu_state> read();
 
  private:

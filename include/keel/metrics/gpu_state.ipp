@@ -1,4 +1,4 @@
-// The bodies of gpu_state.hpp.
+// Definitions for gpu_state.hpp.
 #pragma once
 
 #include <dlfcn.h>
@@ -23,7 +23,7 @@ KEEL_BODY nvml_library nvml_library::of_this_machine() {
   take(found.memory_of, library, "nvmlDeviceGetMemoryInfo");
   take(found.temperature_of, library, "nvmlDeviceGetTemperature");
   take(found.utilization_of, library, "nvmlDeviceGetUtilizationRates");
-  // Of CUDA's runtime, which a LibTorch for GPUs has loaded.
+  // From the CUDA runtime, which a LibTorch for GPUs has loaded.
   take(found.bus_of, RTLD_DEFAULT, "cudaDeviceGetPCIBusId");
   return found;
 }

@@ -1,4 +1,4 @@
-// The bodies of histogram.hpp.
+// Definitions for histogram.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -34,7 +34,7 @@ KEEL_BODY histogram histogram_of(at::Tensor const& values, std::int64_t buckets)
   histogram found;
   if (flat.numel() == 0) return found;
   constexpr double infinity = std::numeric_limits<double>::infinity();
-  // Without an index by a mask, which waits for the device to count.
+  // Without indexing by a mask, which would synchronize with the device.
   at::Tensor const is_finite = at::isfinite(flat);
   at::Tensor const kept = at::where(is_finite, flat, at::zeros_like(flat));
   at::Tensor const figures = at::stack({at::where(is_finite, flat, at::full_like(flat, infinity)).min(),
@@ -49,7 +49,7 @@ KEEL_BODY histogram histogram_of(at::Tensor const& values, std::int64_t buckets)
   found.max = figure[1];
   found.sum = figure[3];
   found.sum_of_squares = figure[4];
-  // Halves, because the width of the widest range overflows.
+  // Computed from halves, because the full range overflows.
   double const half_width = (found.max / 2 - found.min / 2) / static_cast<double>(buckets);
   if (!(half_width > 0.0)) {
     found.limits = {found.max};
@@ -58,7 +58,7 @@ KEEL_BODY histogram histogram_of(at::Tensor const& values, std::int64_t buckets)
   }
   at::Tensor const place =
       kept.div(2).sub(found.min / 2).div(half_width).ceil().sub(1).clamp(0, static_cast<double>(buckets - 1)).to(at::kLong);
-  // What is not finite goes into one bucket more, which is left out.
+  // Non-finite elements are counted in an extra bucket, which is discarded.
   at::Tensor const counts =
       at::bincount(at::where(is_finite, place, at::full_like(place, buckets)), {}, buckets + 1).to(at::kDouble).cpu();
   auto const* const count = counts.data_ptr<double>();

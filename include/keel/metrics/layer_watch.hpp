@@ -1,6 +1,6 @@
-// Looks at the layers of a model through one update, without a wait for a device: what it finds is on its way to the host while the
-// run goes on. Of a large tensor an even sample of 4,096 values stands for all, so that a look costs little time and no memory to
-// speak of; of gradients the norms are exact.
+// Measures the layers of a model during an update without synchronizing with the device: results are copied to the host asynchronously. A
+// large tensor is represented by an even sample of 4,096 values, so that a measurement takes little time and memory; the norms of gradients
+// are exact.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -23,37 +23,37 @@ namespace keel::inline KEEL_MODE {
 
 class layer_watch final : private unit_listener {
  public:
-  /// Both outlive this.
+  /// `model` and `parameters` must outlive this object.
   layer_watch(torch::nn::Module& model, parameter_list const& parameters);
   layer_watch(layer_watch const&) = delete;
   layer_watch& operator=(layer_watch const&) = delete;
 
-  /// The list of parameters is another one.
+  /// Call after the list of parameters changed.
   void parameters_changed();
 
-  /// An update begins, or begins again.
+  /// Begins an update, or restarts it.
   void begin(layer_detail detail);
   bool is_on() const { return detail_ != layer_detail::none; }
-  /// Of the units of the first forward pass; null for others.
+  /// Returns the listener for the units of the first forward pass of an update; null for later ones.
   unit_listener* units() { return is_on() && !std::exchange(has_forward_, true) ? this : nullptr; }
 
-  /// The update's gradients are known, with the norm of each parameter's, and the factor that unscales what is in the parameters.
+  /// Records the gradients' norms, one per parameter. `factor` unscales the gradients in the parameters.
   void gradients(std::vector<double> const& norms, double factor);
-  /// The same on a device that knows them: the factor is a double scalar there.
+  /// As above on a device; `factor` is a double scalar there.
   void gradients(at::Tensor const& factor);
-  /// Before the optimizer's step.
+  /// Call before the optimizer's step.
   void before_update();
-  /// After it. `update`: applied, this one included.
+  /// Call after the optimizer's step. `update`: number of applied updates, including this one.
   void after_update(std::int64_t update);
-  /// The update does not take place, or nothing of it is wanted.
+  /// Discards the measurements of the open update.
   void drop();
 
-  /// What is on its way belongs to a run that is abandoned.
+  /// Discards pending results, because their run is abandoned.
   void forget() { pending_.clear(); }
-  /// The update of that number did not take place, as the host learns later.
+  /// Discards the pending results of an update that was skipped on the device.
   void forget(std::int64_t update);
 
-  /// What has arrived, oldest first; with `wait`, what is still on its way too.
+  /// Returns the oldest result that has arrived; nullopt if there is none. With `wait`, also waits for a pending one.
   std::optional<layer_record> take(bool wait);
 
  private:
@@ -61,7 +61,7 @@ class layer_watch final : private unit_listener {
     std::int64_t update;
     std::vector<std::string> activations;
     std::vector<std::string> distributions;
-    std::vector<double> elements;  ///< of each distribution's sample
+    std::vector<double> elements;  ///< sample size of each distribution
     device_reading numbers;
   };
 
@@ -70,7 +70,7 @@ class layer_watch final : private unit_listener {
   void output_of_unit(void const* module, at::Tensor const& output) override;
   std::string name_of(void const* module);
   void add_distribution(std::string const& name, at::Tensor const& values, at::Tensor const& factor = {});
-  /// Does it; where memory does not suffice, this update goes unwatched: a look is not worth a rung.
+  /// Calls `does`. If memory runs out, this update is not measured: a measurement must not cost a rung.
   template <class Look>
   void look(Look const& does);
   at::Tensor squares_of_gradients() const;
@@ -78,21 +78,21 @@ class layer_watch final : private unit_listener {
 
   torch::nn::Module& model_;
   parameter_list const& parameters_;
-  std::vector<std::string> names_;                            ///< of the layers
-  std::vector<std::size_t> layer_of_;                         ///< of each parameter
-  std::vector<std::pair<void const*, std::string>> modules_;  ///< filled with the first unit
+  std::vector<std::string> names_;                            ///< the layers' names
+  std::vector<std::size_t> layer_of_;                         ///< per parameter
+  std::vector<std::pair<void const*, std::string>> modules_;  ///< set at the first unit
 
   layer_detail detail_ = layer_detail::none;
   bool has_forward_ = false;
-  std::size_t functions_ = 0;  ///< units without a module, so far
+  std::size_t functions_ = 0;  ///< units without a module so far
   std::vector<std::string> activation_names_;
-  std::vector<at::Tensor> activations_;  ///< mean and deviation of each
+  std::vector<at::Tensor> activations_;  ///< mean and standard deviation per unit
   std::vector<std::string> distribution_names_;
   std::vector<double> elements_;
   std::vector<at::Tensor> distributions_;
   at::Tensor gradient_squares_;
-  std::vector<double> sampled_;     ///< of the parameters before the update, one after the other, on the CPU
-  std::vector<at::Tensor> slices_;  ///< the same on a device
+  std::vector<double> sampled_;     ///< samples of the parameters before the update, concatenated, on the CPU
+  std::vector<at::Tensor> slices_;  ///< the same samples on a device
   std::vector<pending> pending_;
 };
 

@@ -1,4 +1,4 @@
-// The bodies of layer_watch.hpp.
+// Definitions for layer_watch.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -27,7 +27,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Powers of two on both sides of 0, upper limits of buckets.
+/// Returns the upper limits of the buckets: negative and positive powers of two.
 KEEL_BODY std::vector<double> distribution_limits() {
   constexpr int smallest = -24;
   constexpr int largest = 8;
@@ -38,11 +38,11 @@ KEEL_BODY std::vector<double> distribution_limits() {
   return limits;
 }
 
-/// The values of a sample, in runs of neighbours: a run is what a processor reads at once.
+/// Number of neighbouring values in a run of a sample; a processor reads them at once.
 inline constexpr std::int64_t run_of_sample = 16;
 inline constexpr std::int64_t runs_of_sample = 256;
 
-/// What a sample takes of so many values: `runs` of `length`, the first ones of each `stride` runs.
+/// The layout of a sample: `runs` runs of `length` values, one run out of every `stride`.
 struct sample_layout {
   explicit sample_layout(std::int64_t count) {
     if (count <= runs_of_sample * run_of_sample) {
@@ -50,7 +50,7 @@ struct sample_layout {
       return;
     }
     std::int64_t const all = count / run_of_sample;
-    // Odd, so that rows of even length are not met in the same columns.
+    // Odd, so that rows of even length are not sampled in the same columns only.
     stride = ((all + runs_of_sample - 1) / runs_of_sample) | 1;
     runs = (all + stride - 1) / stride;
     length = run_of_sample;
@@ -75,12 +75,12 @@ void gather(Scalar const* values, std::int64_t count, std::vector<double>& to) {
   }
 }
 
-/// Sums over a sample.
+/// Sums of squares over a sample.
 struct squares {
   double values = 0.0;
   double changes = 0.0;
 };
-/// Several sums at a time, because one would wait for each of its additions.
+/// Uses several accumulators, because a single one would wait for each addition.
 KEEL_BODY squares squares_of(double const* now, double const* before, std::size_t count) {
   constexpr std::size_t together = 8;
   std::array<double, together> values{};
@@ -103,7 +103,7 @@ KEEL_BODY squares squares_of(double const* now, double const* before, std::size_
   return all;
 }
 
-/// The sample of a tensor on the CPU. LibTorch's operators would cost more than the values.
+/// Appends the sample of a tensor on the CPU. LibTorch's operators would take longer than the values.
 KEEL_BODY void gather_sample(at::Tensor const& tensor, std::vector<double>& to) {
   at::Tensor const flat = tensor.is_contiguous() ? tensor : tensor.contiguous();
   switch (flat.scalar_type()) {
@@ -121,7 +121,7 @@ KEEL_BODY void gather_sample(at::Tensor const& tensor, std::vector<double>& to) 
     }
   }
 }
-/// The same elsewhere, as doubles there.
+/// Returns the sample of a tensor on a device, as doubles on that device.
 KEEL_BODY at::Tensor sample_on_device(at::Tensor const& tensor) {
   at::Tensor const flat = tensor.detach().reshape({-1});
   sample_layout const sample(flat.numel());
@@ -137,7 +137,7 @@ KEEL_BODY at::Tensor as_tensor(std::vector<double> const& values) {
   return all;
 }
 
-/// Of a sample of values on the CPU.
+/// Returns mean and standard deviation of a sample on the CPU.
 KEEL_BODY at::Tensor mean_and_deviation(at::Tensor const& values) {
   std::vector<double> sample;
   gather_sample(values, sample);
@@ -154,7 +154,7 @@ KEEL_BODY at::Tensor mean_and_deviation_on_device(at::Tensor const& values) {
   return at::stack({mean, deviation}).to(at::kDouble);
 }
 
-/// Ends and counts as add_distribution has them, of values on the CPU.
+/// Returns the extremes and counts in the layout of add_distribution, for values on the CPU.
 KEEL_BODY std::vector<double> distribution_of(std::vector<double> const& values) {
   constexpr int powers = 33;
   constexpr int zero = powers;
@@ -174,7 +174,7 @@ KEEL_BODY std::vector<double> distribution_of(std::vector<double> const& values)
     double const mantissa = std::frexp(std::abs(value), &exponent);
     std::size_t bucket = zero;
     if (value > 0.0) {
-      // The smallest power of two that is not below it.
+      // The smallest power of two that is not below the value.
       int const power = mantissa == 0.5 ? exponent - 1 : exponent;
       bucket = power > largest ? 2 * powers + 1 : static_cast<std::size_t>(zero + 1 + std::max(power, smallest) - smallest);
     } else if (value < 0.0) {
@@ -226,13 +226,13 @@ KEEL_BODY void layer_watch::drop() {
 
 KEEL_BODY void layer_watch::begin(layer_detail detail) {
   drop();
-  // Tensors of several devices would have to meet on one.
+  // Tensors on several devices would have to be copied to one.
   detail_ = parameters_.one_device ? detail : layer_detail::none;
 }
 
 KEEL_BODY std::string layer_watch::name_of(void const* module) {
   if (modules_.empty()) {
-    // Without the model itself, which need not be held by a shared pointer.
+    // The model itself is excluded because a shared pointer need not own it.
     for (auto const& item : model_.named_modules("", /*include_self=*/false))
       modules_.emplace_back(item.value().get(), item.key());
     modules_.emplace_back(&model_, "model");
@@ -263,7 +263,7 @@ void layer_watch::look(Look const& does) {
   } catch (std::exception const& thrown) {
     drop();
     if (!is_out_of_memory(thrown)) throw;
-    // The run goes on without this look.
+    // The run continues without this measurement.
   }
 }
 
@@ -390,7 +390,7 @@ KEEL_BODY void layer_watch::after_update(std::int64_t update) {
     auto const place = parameters_.tensors.front().device();
     for (at::Tensor& one : numbers) one = one.to(place);
     pending_.push_back({update, activation_names_, distribution_names_, elements_, device_reading(at::cat(numbers))});
-    // Behind one that a device never finishes others must not pile up.
+    // If a device never finishes a copy, further ones must not accumulate.
     constexpr std::size_t max_pending = 8;
     if (pending_.size() > max_pending) pending_.erase(pending_.begin());
   });
@@ -438,7 +438,7 @@ KEEL_BODY layer_record layer_watch::figures_of(pending& from) const {
     double before = 0.0;
     for (std::size_t bucket = 0; bucket < limits.size(); ++bucket) {
       double const below = at[4 + bucket];
-      // Neighbours without a value are one bucket.
+      // Merges neighbouring empty buckets.
       if (below == before && !(bucket + 1 < limits.size() && at[5 + bucket] > below)) continue;
       values.limits.push_back(limits[bucket]);
       values.counts.push_back(below - before);

@@ -1,6 +1,6 @@
-// User-defined metrics: a name, and as types the reduction over ranks, the unit, and the reduction over the updates of a
-// record's interval. Only reduced values can be logged, so one rank's value cannot be recorded as the run's (Y01). A metric
-// without a reduction over ranks does not compile (Y02).
+// User-defined metrics: a name, and as types the reduction over ranks, the unit, and the reduction over the updates of an interval. Only
+// reduced values can be logged, so one rank's value cannot be recorded as the run's (Y01). A metric without a reduction over ranks does not
+// compile (Y02).
 //     keel::metric<keel::reduce::mean> accuracy{"accuracy"};
 //     keel::metric<keel::reduce::sum, keel::units::bytes> received{"received"};
 //     run.log(accuracy.reduced(keel::world_of_one{}, 0.93));

@@ -1,4 +1,4 @@
-// Figures as a person reads them. Without LibTorch.
+// Formats numbers for people. Does not need LibTorch.
 #pragma once
 
 #include <cmath>
@@ -21,7 +21,7 @@ Value without_sign_of_nan(Value value) {
   return value;
 }
 
-/// As std::snprintf writes it.
+/// Formats like std::snprintf.
 template <class... Values>
 std::string formatted(char const* format, Values... values) {
   int const size = std::snprintf(nullptr, 0, format, without_sign_of_nan(values)...);
@@ -30,10 +30,10 @@ std::string formatted(char const* format, Values... values) {
   return text;
 }
 
-/// `01:05`, `1:01:05`; `--:--` for a negative or non-finite number.
+/// Formats a duration: `01:05`, `1:01:05`; `--:--` for a negative or non-finite number.
 std::string duration(double seconds);
 
-/// `950`, `12.3k`, `4.56M`.
+/// Formats a quantity: `950`, `12.3k`, `4.56M`.
 std::string quantity(double value);
 
 inline std::string zscore(std::optional<double> const& value) {

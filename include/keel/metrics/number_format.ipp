@@ -1,4 +1,4 @@
-// The bodies of number_format.hpp.
+// Definitions for number_format.hpp.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// The bodies of operation_count.hpp.
+// Definitions for operation_count.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -23,7 +23,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// The sizes of an input; empty where it is not a dense tensor.
+/// Returns the sizes of an input; empty if it is not a dense tensor.
 KEEL_BODY std::vector<double> sizes_of(at::RecordFunction const& operation, std::size_t input) {
   auto const inputs = inputs_of(operation);
   if (input >= inputs.size() || !inputs[input].isTensor()) return {};
@@ -32,7 +32,7 @@ KEEL_BODY std::vector<double> sizes_of(at::RecordFunction const& operation, std:
   return {tensor.sizes().begin(), tensor.sizes().end()};
 }
 
-/// Of [.., m, k] by [.., k, n].
+/// Counts the product of [.., m, k] and [.., k, n].
 KEEL_BODY double operations_of_product(std::vector<double> const& left, std::vector<double> const& right) {
   if (left.size() < 2 || left.size() != right.size()) return 0.0;
   double operations = 2.0 * right.back();
@@ -40,12 +40,12 @@ KEEL_BODY double operations_of_product(std::vector<double> const& left, std::vec
   return operations;
 }
 
-/// Of one pass of a convolution: each element of the side with `positions` meets a kernel.
+/// Counts one pass of a convolution, in which a kernel is applied at each of the `positions`.
 KEEL_BODY double operations_of_kernel(std::vector<double> const& positions, std::vector<double> const& weight) {
   if (positions.size() < 3 || weight.size() != positions.size()) return 0.0;
   double operations = 2.0 * positions[0];
   for (std::size_t i = 2; i < positions.size(); ++i) operations *= positions[i];
-  // A weight is [out, in / groups, ..], or transposed [in, out / groups, ..]: every element meets each position once.
+  // A weight is [out, in / groups, ..], or transposed [in, out / groups, ..]. Every element is used once per position.
   for (double const size : weight) operations *= size;
   return operations;
 }
@@ -55,7 +55,7 @@ KEEL_BODY double operations_of_convolution(at::RecordFunction const& operation) 
   auto positions = sizes_of(operation, 0);
   auto const weight = sizes_of(operation, 1);
   if (inputs.size() < 9 || positions.size() < 3 || weight.size() != positions.size()) return 0.0;
-  // Transposed, every position of the input meets a kernel; else every one of the output.
+  // A transposed convolution applies a kernel at every position of the input, any other at every position of the output.
   if (inputs[6].isBool() && inputs[6].toBool()) return operations_of_kernel(positions, weight);
   auto const lengths = [&](std::size_t input) {
     auto all = inputs[input].isIntList() ? inputs[input].toIntVector() : std::vector<std::int64_t>{};
@@ -74,7 +74,7 @@ KEEL_BODY double operations_of_convolution(at::RecordFunction const& operation) 
   return operations_of_kernel(positions, weight);
 }
 
-/// Of the gradients for input and weight, as far as they are asked for.
+/// Counts the gradients for input and weight, if they are requested.
 KEEL_BODY double operations_of_convolution_backward(at::RecordFunction const& operation) {
   auto const inputs = inputs_of(operation);
   if (inputs.size() < 11) return 0.0;
@@ -84,7 +84,7 @@ KEEL_BODY double operations_of_convolution_backward(at::RecordFunction const& op
   return one * ((mask.size() > 0 && mask[0] ? 1.0 : 0.0) + (mask.size() > 1 && mask[1] ? 1.0 : 0.0));
 }
 
-/// Two products forward; backward those two again and four for the gradients, of which one is the forward's.
+/// Counts two products forward. The backward pass has five: a recomputed one and four for the gradients.
 KEEL_BODY double operations_of_attention(at::RecordFunction const& operation, bool backward) {
   std::size_t const first = backward ? 1 : 0;
   auto const query = sizes_of(operation, first);
@@ -101,7 +101,7 @@ class operation_counter final : public operation_observer {
   double count() const { return count_.load(); }
 
   std::unique_ptr<at::ObserverContext> began(at::RecordFunction const& operation) override {
-    // An operation that counts may run others inside, which are part of it.
+    // An operation may call others, which are part of it.
     if (inside() == this) return nullptr;
     double const operations = operations_of(operation);
     if (operations == 0.0) return nullptr;
@@ -183,7 +183,7 @@ KEEL_BODY double measured_peak(c10::Device device, c10::ScalarType dtype) {
   for (int round = 0; round < most_rounds; ++round) {
     auto const start = clock::now();
     at::Tensor const product = at::mm(left, right);
-    // On a device the host waits here for the product.
+    // Synchronizes with the device.
     host_value(product.select(0, 0).select(0, 0));
     double const seconds = std::chrono::duration<double>(clock::now() - start).count();
     if (seconds > 0.0) best = std::max(best, operations / seconds);

@@ -1,4 +1,4 @@
-// The bodies of run_metric.hpp.
+// Definitions for run_metric.hpp.
 #pragma once
 
 #include <keel/metrics/run_metric.hpp>

@@ -1,5 +1,5 @@
-// A thread that feeds a sink from a bounded queue. Whoever posts never waits: what finds the queue full is dropped, and what a sink
-// throws stays here as a sentence.
+// A thread that calls a sink from a bounded queue. Posting never blocks: jobs are dropped if the queue is full, and exceptions of the sink
+// are kept as messages.
 #pragma once
 
 #include <atomic>
@@ -20,22 +20,22 @@ class sink_thread {
  public:
   using job = std::function<void(metric_sink&)>;
 
-  /// The thread is made with the first job.
+  /// The thread starts with the first job.
   sink_thread(std::string name, std::shared_ptr<metric_sink> sink, std::size_t max_queued_jobs = 1024);
   sink_thread(sink_thread const&) = delete;
   sink_thread& operator=(sink_thread const&) = delete;
-  /// Drains; a sink that hangs keeps its thread until it returns.
+  /// Drains the queue. A sink that hangs keeps its thread until it returns.
   ~sink_thread();
 
-  /// `may_drop`: the sink is right without it, as without a value.
+  /// Enqueues a job. `may_drop`: the sink stays consistent without it, as without a value.
   void post(job one, bool may_drop = true);
 
-  /// What must be known of this sink, once for each kind of trouble; empty: nothing new. Costs one read.
+  /// Returns a message about trouble with this sink, once per kind of trouble; empty if there is none. Costs one atomic read.
   std::string take_trouble();
 
   std::int64_t dropped() const;
 
-  /// Waits until all jobs are done and the sink is flushed, at most so long: what a hanging sink was to get is then dropped.
+  /// Waits at most `limit` until all jobs are done and the sink is flushed. The remaining jobs of a sink that hangs are dropped.
   void drain(std::chrono::milliseconds limit = std::chrono::seconds(10));
 
  private:

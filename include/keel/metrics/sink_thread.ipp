@@ -1,4 +1,4 @@
-// The bodies of sink_thread.hpp.
+// Definitions for sink_thread.hpp.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// What the thread and its owner share; a thread that hangs in its sink keeps it.
+/// The state shared by the thread and its owner. A thread that hangs in its sink keeps it alive.
 struct sink_thread::shared {
   std::string name;
   std::shared_ptr<metric_sink> sink;
@@ -25,12 +25,12 @@ struct sink_thread::shared {
     bool may_drop;
   };
   std::deque<posted> jobs;
-  bool is_urgent = false;  ///< the jobs are not to wait for more
+  bool is_urgent = false;  ///< the jobs must not wait for a full batch
   bool is_busy = false;
-  bool hangs = false;  ///< it took longer than a drain waits
+  bool hangs = false;  ///< a call took longer than a drain waits
   bool is_closing = false;
   bool is_done = false;
-  // What was said already.
+  // Messages that were already given.
   bool was_full = false;
   bool was_broken = false;
   bool was_hanging = false;
@@ -38,7 +38,7 @@ struct sink_thread::shared {
   std::string trouble;
   std::atomic<bool> has_trouble{false};
 
-  // A thread that is woken for every update takes time from training on a machine with few cores.
+  // Waking the thread for every update would slow down training on a machine with few cores.
   static constexpr std::size_t batch = 64;
   bool has_work() const { return is_closing || is_urgent || jobs.size() >= std::min(batch, (max_queued_jobs + 1) / 2); }
 };
@@ -75,7 +75,7 @@ KEEL_BODY void sink_thread::post(job one, bool may_drop) {
     auto& jobs = shared_->jobs;
     if (jobs.size() >= shared_->max_queued_jobs) {
       say(*shared_, shared_->was_full, "the sink " + shared_->name + " is slower than the run, and misses values");
-      // What must not be dropped takes the place of the oldest that may be.
+      // A job that must not be dropped replaces the oldest one that may be.
       auto const oldest = std::find_if(jobs.begin(), jobs.end(), [](auto const& each) { return each.may_drop; });
       if (may_drop || oldest != jobs.end()) ++shared_->dropped;
       if (may_drop) return;
@@ -87,11 +87,11 @@ KEEL_BODY void sink_thread::post(job one, bool may_drop) {
   }
   if (!is_begun_) {
     try {
-      // Detached, because a sink that never returns must not keep the run from its end; drain() waits for one that does.
+      // Detached, so that a sink that never returns does not block the end of the run; drain() waits for one that does.
       std::thread([all = shared_] { run(all); }).detach();
       is_begun_ = true;
     } catch (std::system_error const& thrown) {
-      // A process that may have no further thread trains without its sinks.
+      // If no thread can be created, the run continues without its sinks.
       std::lock_guard<std::mutex> const lock(shared_->mutex);
       shared_->jobs.clear();
       ++shared_->dropped;
@@ -137,7 +137,7 @@ KEEL_BODY void sink_thread::run(std::shared_ptr<shared> const& all) {
     } catch (std::exception const& thrown) {
       failure = thrown.what();
     } catch (...) {
-      // A sink is the program's and may throw anything; training must not end by it.
+      // A user-defined sink may throw anything; training must continue.
       failure = "an exception that is not a std::exception";
     }
     lock.lock();
@@ -152,13 +152,13 @@ KEEL_BODY void sink_thread::run(std::shared_ptr<shared> const& all) {
       all->is_busy = true;
       guarded(next);
       all->is_busy = false;
-      // One that took longer than a drain and came back is used again.
+      // A sink that returned after a timeout is used again.
       all->hangs = false;
     }
     all->is_urgent = false;
     all->wake.notify_all();
   }
-  // The sink ends on its thread and before the run does.
+  // The sink is destroyed on its thread, before the run ends.
   auto sink = std::move(all->sink);
   lock.unlock();
   sink.reset();

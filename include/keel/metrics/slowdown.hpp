@@ -1,5 +1,5 @@
-// A run that becomes slower and stays so: a loader that falls behind, a disk that fills, a processor that another program shares or
-// heat slows down.
+// Detects a run that becomes slower and stays slow: a loader that cannot keep up, a disk that is full, a processor that is shared with
+// another program or throttled.
 #pragma once
 
 #include <cstddef>
@@ -12,27 +12,27 @@
 namespace keel::inline KEEL_MODE {
 
 struct slowdown {
-  double before = 0.0;  ///< milliseconds of an update, saves and evaluations apart
+  double before = 0.0;  ///< milliseconds per update, without saves and evaluations
   double now = 0.0;
-  std::optional<run_phase> phase = {};  ///< that took most of what was added; nothing: what belongs to no phase
+  std::optional<run_phase> phase = {};  ///< the phase with the largest increase; nullopt: most of it is outside of any phase
 };
 
-/// One sentence.
+/// Describes the slowdown in one sentence.
 std::string describe(slowdown const& found);
 
-/// Compares the median update of the last `length` with the fastest median of as many before. Both are by token, so that longer
-/// batches do not count as a slowdown.
+/// Compares the median time of the last `length` updates with the fastest such median before. Both are per token, so that longer batches do
+/// not count as a slowdown.
 class slowdown_watch {
  public:
   static constexpr std::size_t length = 32;
-  /// Of medians, above which the run is slower; and what must be added at least, in milliseconds, so that jitter of small updates
+  /// Thresholds of a slowdown: the ratio of the medians, and the smallest increase in milliseconds, so that the jitter of short updates
   /// does not count.
   static constexpr double factor = 1.5;
   static constexpr double least = 5.0;
-  /// The first updates carry the warm-up of threads, kernels and allocator.
+  /// Number of first updates that are ignored, because they include the warm-up of threads, kernels and allocator.
   static constexpr std::int64_t left_out = 5;
 
-  /// Says once what it found; again where the run becomes slower still.
+  /// Adds an update. Returns a slowdown when it is first detected, and again if the run becomes even slower.
   std::optional<slowdown> add(phase_times const& times, std::int64_t tokens);
 
  private:
@@ -45,7 +45,7 @@ class slowdown_watch {
   struct level {
     double milliseconds = 0.0;
     double per_token = 0.0;
-    phase_times mean;  ///< of an update
+    phase_times mean;  ///< times per update
   };
   level level_now() const;
 

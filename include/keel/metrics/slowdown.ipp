@@ -1,4 +1,4 @@
-// The bodies of slowdown.hpp.
+// Definitions for slowdown.hpp.
 #pragma once
 
 #include <algorithm>
@@ -48,7 +48,7 @@ KEEL_BODY std::optional<slowdown> slowdown_watch::add(phase_times const& times, 
     last_[next_] = one;
   }
   next_ = (next_ + 1) % length;
-  // Looking once a quarter of the window costs nothing, and finds what lasts.
+  // Checking once per quarter of the window is cheap and finds every lasting slowdown.
   if (last_.size() < length || next_ % (length / 4) != 0) return std::nullopt;
   level const now = level_now();
   if (!fastest_ || now.per_token < fastest_->per_token) {
@@ -68,7 +68,7 @@ KEEL_BODY std::optional<slowdown> slowdown_watch::add(phase_times const& times, 
     }
   }
   if (now.milliseconds - fastest_->milliseconds - known > most) found.phase.reset();
-  // From here on this is what it takes.
+  // From now on this is the reference.
   fastest_ = now;
   return found;
 }

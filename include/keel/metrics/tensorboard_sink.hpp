@@ -1,4 +1,4 @@
-// A run's values as TensorBoard event files.
+// Writes a run's values as TensorBoard event files.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@ namespace keel::inline KEEL_MODE {
 
 class tensorboard_sink : public metric_sink {
  public:
-  /// Makes nothing before its first value.
+  /// Creates no file before the first value.
   explicit tensorboard_sink(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
   void scalars(std::int64_t update, std::span<named_value const> values) override { writer().scalars(values, update); }

@@ -1,4 +1,4 @@
-// The bodies of tensorboard_writer.hpp.
+// Definitions for tensorboard_writer.hpp.
 #pragma once
 
 #include <unistd.h>
@@ -18,7 +18,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 inline constexpr char event_file_prefix[] = "events.out.tfevents.";
 
-/// Makes a new event file, with a name after those that are there, also where the clock was set back or a process ended in this second.
+/// Creates an event file whose name sorts after the existing ones, even if the clock was set back or another process ended in this second.
 KEEL_BODY std::filesystem::path new_event_file(std::filesystem::path const& directory, file_system& files) {
   auto seconds = static_cast<long long>(seconds_since_1970());
   for (auto const& there : files.list(directory)) {
@@ -59,7 +59,7 @@ KEEL_BODY tensorboard_writer::~tensorboard_writer() {
   try {
     file_.flush();
   } catch (file_error const&) {
-    // A destructor has no way to say so.
+    // A destructor cannot report errors.
   }
 }
 
@@ -84,7 +84,7 @@ KEEL_BODY void tensorboard_writer::text(std::string_view tag, std::string_view w
 }
 
 KEEL_BODY void tensorboard_writer::restarted_after(std::int64_t step) {
-  // TensorBoard drops what is at the step of such a record, too.
+  // TensorBoard also drops values at the step of such a record.
   add(detail::restart_record(detail::seconds_since_1970(), step + 1));
   flush_if_due();
 }

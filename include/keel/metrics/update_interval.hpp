@@ -1,4 +1,4 @@
-// Several updates as one line of the record: means, sums and extremes of all of them, and no sample of one.
+// Combines several updates into one line of the record: means, sums and extremes of all of them instead of samples.
 #pragma once
 
 #include <array>
@@ -12,20 +12,20 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Of the open interval. Part of a checkpoint, so that a run that is resumed inside of one ends with the same lines.
+/// The open interval. Saved in checkpoints, so that a run that is resumed within an interval writes the same lines.
 class update_interval {
  public:
-  /// Adds one update, with what the program logged for it. Returns the line of an interval that has `every` of them now; for one
-  /// that is the update itself. Of loss and norm the line has the mean over applied updates, NaN where none was; of scores the one
-  /// farthest from 0; tokens and time are sums, of memory it has the highest peaks and the most that was
-  /// reserved; of everything else the last.
+  /// Adds an update and the values that the program logged for it. Returns the line if the interval now has `every` updates; else nullopt.
+  /// A line of one update is the update itself. In other lines loss and norm are means over applied updates (NaN if there are none), scores
+  /// are the value farthest from 0, tokens and time are sums, memory is the highest peaks and the largest reserved size, and all other
+  /// values are the last ones.
   std::optional<update_metrics> add(update_metrics const& one, std::vector<reduced_value> const& own, std::int64_t every);
 
-  /// What is left at the end of a run; nothing where the last update ended an interval.
+  /// Returns the incomplete interval at the end of a run; nullopt if none is open.
   std::optional<update_metrics> take();
 
   bool is_open() const { return count_ > 0; }
-  /// Of the last line before an open interval.
+  /// Returns the update of the last line before the open interval.
   std::int64_t begins_after_update() const { return after_update_; }
   std::int64_t begins_after_attempt() const { return after_attempt_; }
 
@@ -56,10 +56,10 @@ class update_interval {
   }
 
  private:
-  /// Values of several updates, as one.
+  /// A reduction over several updates.
   struct reduction_over_updates {
     double value = 0.0;   ///< the weighted sum, for a mean
-    double weight = 0.0;  ///< of the updates that had a value
+    double weight = 0.0;  ///< sum over the updates that had a value
 
     void add(double one, double with_weight, over_updates how);
     std::optional<double> result(over_updates how) const;
@@ -95,7 +95,7 @@ class update_interval {
   std::int64_t tokens_ = 0;
   double milliseconds_ = 0.0;
   phase_times times_;
-  std::uint64_t batch_ = 0;      ///< checksum of checksums
+  std::uint64_t batch_ = 0;      ///< checksum of the updates' checksums
   std::string skipped_because_;  ///< the last reason
   std::array<std::int64_t, memory::phases> peaks_{};
   std::int64_t reserved_ = 0;

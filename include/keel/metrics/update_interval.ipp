@@ -1,4 +1,4 @@
-// The bodies of update_interval.hpp.
+// Definitions for update_interval.hpp.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace keel::inline KEEL_MODE {
 
 KEEL_BODY void update_interval::reduction_over_updates::add(double one, double with_weight, over_updates how) {
   bool const is_first = weight == 0.0;
-  // Written so that a NaN is taken and stays: it is what a person must see.
+  // Written so that a NaN is taken and kept, because it must remain visible.
   auto const take_if = [&](bool is_further) {
     if (is_first || (is_further && !std::isnan(value))) value = one;
   };

@@ -1,4 +1,4 @@
-// The bodies of update_metrics.hpp.
+// Definitions for update_metrics.hpp.
 #pragma once
 
 #include <cmath>
@@ -54,7 +54,7 @@ KEEL_BODY nlohmann::ordered_json to_json(update_metrics const& m) {
     for (auto const& [name, value] : m.own) line["own"][name] = detail::number_to_json(value);
   }
   line["ms"] = m.milliseconds;
-  // Behind it, so that what depends on a clock stands at the end of a line.
+  // At the end of the line, because these values depend on a clock.
   auto const rounded = [](double milliseconds) { return std::round(milliseconds * 1e3) / 1e3; };
   auto& time = line["time"];
   for (std::size_t i = 0; i < run_phases; ++i) time[to_string(static_cast<run_phase>(i))] = rounded(m.times.spent[i]);

@@ -1,4 +1,4 @@
-// The mechanism of keel::nonfinite: how many updates in a row were skipped, and when that ends the run or rolls it back.
+// The mechanism of keel::nonfinite: counts consecutive skipped updates, and ends the run or requests a rollback.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ class nonfinite_guard {
 
   void accepted() { consecutive_ = 0; }
 
-  /// One more update is skipped. Throws nonfinite_error (E08) if the policy does not bear it; where it rolls back, returns
-  /// what happened instead. `origin`: where it began, in words, or empty. `update` counts from 1.
+  /// Counts a skipped update. Throws nonfinite_error (E08) if the policy tolerates no further skip. Returns the reason for a rollback if
+  /// the policy requests one, else nullopt. `origin`: text on the value's origin, or empty. `update` counts from 1.
   std::optional<std::string> skipped(reason why, std::string const& where, std::int64_t update, std::string const& origin = {});
 
   template <class Archive>

@@ -1,4 +1,4 @@
-// The bodies of nonfinite_guard.hpp.
+// Definitions for nonfinite_guard.hpp.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Where a value that is not finite came from, in fields for a program and in a sentence for a person.
+// The origin of a non-finite value, as fields and as a sentence.
 #pragma once
 
 #include <cstdint>
@@ -9,41 +9,41 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Where it was first. What is asked first comes first.
+/// The place at which the value first occurred. Places are checked in this order.
 enum class nonfinite_place : unsigned char {
   parameter,        ///< in a parameter before the update began
   optimizer_state,  ///< in the optimizer's state before the update began
   buffer,           ///< in a buffer of the model before the update began
-  batch,            ///< in what the forward pass was given
-  forward,          ///< an operation of the forward pass, the loss function included
-  backward,         ///< a function of the backward pass
-  sum,              ///< each operation is finite; what overflowed is the sum of gradients or their norm
-  transient,        ///< the same update is finite the second time
-  unknown           ///< the update could not run again, as `detail` says
+  batch,            ///< in the inputs of the forward pass
+  forward,          ///< in an operation of the forward pass, including the loss function
+  backward,         ///< in a function of the backward pass
+  sum,              ///< all operations are finite; the sum of gradients or their norm overflowed
+  transient,        ///< the same update was finite when it was repeated
+  unknown           ///< the update could not be repeated; `detail` gives the reason
 };
-/// The name of the place, as records have it.
+/// Returns the name of the place in the record.
 char const* to_string(nonfinite_place which);
 
-/// Where the first value that is not finite came from.
+/// The origin of the first non-finite value.
 struct nonfinite_origin {
-  nonfinite_place place = nonfinite_place::unknown;  ///< where it was found
-  std::string value;      ///< "nan", "inf" or "-inf"; of a buffer that the update made non-finite the batch's largest number
-  std::string operation;  ///< as the program calls it, "aten::log"; in a backward pass autograd's, "LogBackward0"
-  std::string kernel;     ///< the operation inside that one which made the value, where it is another
-  std::string forward_operation;   ///< that a backward function belongs to, where it is known
-  std::string unit;                ///< the keel::unit in which it happened; empty: outside of every unit
-  std::string parameter;           ///< the last that was used before; of the first three places the tensor that is not finite
-  std::string given;               ///< of the place `batch`: which tensor it is in
-  std::int64_t micro_batch = -1;   ///< of the update, from 0; -1: no one's
-  std::vector<std::int64_t> rows;  ///< of the micro-batch, each of which is enough alone, at most 8; empty: not known
-  bool every_row = false;          ///< all of its rows are so
-  std::string detail;              ///< why no more is known
+  nonfinite_place place = nonfinite_place::unknown;  ///< the place
+  std::string value;      ///< "nan", "inf" or "-inf"; for a buffer that the update made non-finite, the batch's largest number
+  std::string operation;  ///< the operation that the program called, "aten::log"; in a backward pass autograd's, "LogBackward0"
+  std::string kernel;     ///< the nested operation that made the value, if it is a different one
+  std::string forward_operation;   ///< the operation that a backward function belongs to, if known
+  std::string unit;                ///< the keel::unit in which it happened; empty if outside of every unit
+  std::string parameter;           ///< the last one used before; for the first three places the tensor that is not finite
+  std::string given;               ///< for the place `batch`: the tensor that contains it
+  std::int64_t micro_batch = -1;   ///< index within the update, from 0; -1 if it belongs to none
+  std::vector<std::int64_t> rows;  ///< rows of the micro-batch that cause the value on their own, at most 8; empty if unknown
+  bool every_row = false;          ///< true if every row does
+  std::string detail;              ///< the reason if no more is known
 };
 
-/// "the first value that is not finite, -inf, came from aten::log in unit blocks.1, after the parameter ..".
+/// Returns "the first value that is not finite, -inf, came from aten::log in unit blocks.1, after the parameter ..".
 std::string to_sentence(nonfinite_origin const& origin);
 
-/// An object of what is known.
+/// Returns an object of the known fields.
 nlohmann::ordered_json to_json(nonfinite_origin const& origin);
 
 }  // namespace keel::inline KEEL_MODE

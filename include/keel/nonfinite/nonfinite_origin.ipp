@@ -1,4 +1,4 @@
-// The bodies of nonfinite_origin.hpp.
+// Definitions for nonfinite_origin.hpp.
 #pragma once
 
 #include <keel/nonfinite/nonfinite_origin.hpp>

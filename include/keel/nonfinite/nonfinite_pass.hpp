@@ -1,4 +1,4 @@
-// Whether a pass of the program makes a value that is not finite: what an exception of LibTorch's in it is judged by.
+// Determines whether a pass of the program makes non-finite values, to interpret an exception of LibTorch in it.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -11,8 +11,8 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Runs `pass`, which hands what it is given to its unit_scope, and looks at every operation. True if one of them made a NaN, or an
-/// infinity that it was not given as a number. What LibTorch throws in it ends the pass and is not passed on.
+/// Runs `pass`, which passes its argument to its unit_scope, and observes every operation. Returns true if an operation made a NaN, or an
+/// infinity that was not passed as a scalar argument. An exception of LibTorch ends the pass and is not rethrown.
 bool makes_nonfinite_values(torch::nn::Module& model, parameter_list const& parameters,
                             std::function<void(unit_listener*)> const& pass);
 

@@ -1,4 +1,4 @@
-// The bodies of nonfinite_pass.hpp.
+// Definitions for nonfinite_pass.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -18,7 +18,7 @@ KEEL_BODY bool makes_nonfinite_values(torch::nn::Module& model, parameter_list c
   try {
     watch.look_at([&] { pass(watch.units()); });
   } catch (c10::Error const&) {
-    // What led to it is what is asked for.
+    // Only the values before the exception matter.
   }
   return watch.found_any();
 }

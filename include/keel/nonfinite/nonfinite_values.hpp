@@ -1,4 +1,4 @@
-// Which values of a tensor are not finite.
+// Finds the kinds of non-finite values in a tensor.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,14 +8,14 @@ namespace keel::inline KEEL_MODE {
 
 struct nonfinite_values {
   bool nan = false;
-  bool positive = false;  ///< infinity; of complex numbers an infinity of either sign
+  bool positive = false;  ///< infinity; for complex numbers an infinity of either sign
   bool negative = false;
 
   bool any() const { return nan || positive || negative; }
   char const* words() const { return nan ? "nan" : positive ? "inf" : "-inf"; }
 };
 
-/// None in a tensor that is undefined, empty, sparse or not of floating-point numbers. Of a tensor on a device the host waits.
+/// Returns none for a tensor that is undefined, empty, sparse or not floating-point. Synchronizes for a tensor on a device.
 nonfinite_values nonfinite_values_of(at::Tensor const& tensor);
 
 }  // namespace keel::inline KEEL_MODE

@@ -1,4 +1,4 @@
-// The bodies of nonfinite_values.hpp.
+// Definitions for nonfinite_values.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

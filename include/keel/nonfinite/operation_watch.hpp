@@ -1,8 +1,8 @@
-// Looks at the results of all operations of a forward and a backward pass and says where a value that is not finite began. For a pass
-// that runs again to be looked into: every operation costs a look at what it takes and what it makes.
+// Observes all operations of a forward and a backward pass and finds the origin of a non-finite value. Intended for a pass that is repeated
+// for diagnosis: the inputs and outputs of every operation are read.
 //
-// An infinity is often meant: a mask is made of it, and the softmax after it ends it. So the watch does not take the first value that is
-// not finite: it goes from the loss, or from a gradient, back through the operations that it came from.
+// Infinities are often intended: a mask uses them, and the following softmax removes them. Therefore the first non-finite value does not
+// count. The search starts at the loss or at a gradient and follows the operations that produced it backwards.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -31,27 +31,27 @@ namespace keel::inline KEEL_MODE {
 
 class operation_watch final : private operation_observer, private unit_listener {
  public:
-  /// Both outlive this.
+  /// `model` and `parameters` must outlive this object.
   operation_watch(torch::nn::Module& model, parameter_list const& parameters);
   operation_watch(operation_watch const&) = delete;
   operation_watch& operator=(operation_watch const&) = delete;
 
-  /// For the unit_scope of the forward pass.
+  /// Returns the listener for the unit_scope of the forward pass.
   unit_listener* units() { return this; }
 
-  /// Runs a forward pass, a backward pass, or both, on this thread, and looks at every operation. Throws error (E12) where eight others
-  /// observe in this process, and what `pass` throws.
+  /// Runs a forward pass, a backward pass, or both, on this thread, and observes every operation. Throws error (E12) if eight observers are
+  /// already active in this process, and what `pass` throws.
   void look_at(std::function<void()> const& pass);
 
-  /// Some operation made a NaN, or an infinity that the program did not ask for.
+  /// Returns true if an operation made a NaN, or an infinity that the program did not intend.
   bool found_any() const;
-  /// Where a tensor of the pass, such as its loss, became what it is; nothing where it is finite.
+  /// Returns the origin of a non-finite tensor of the pass, such as its loss; nullopt if the tensor is finite.
   std::optional<nonfinite_origin> origin_of(at::Tensor const& value) const;
-  /// Where the first gradient that is not finite came from; nothing where all are finite.
+  /// Returns the origin of the first non-finite gradient; nullopt if all are finite.
   std::optional<nonfinite_origin> origin_of_gradients() const;
 
  private:
-  /// Where in the program something happens.
+  /// A location in the program.
   struct location {
     std::string unit;
     std::string parameter;
@@ -60,16 +60,16 @@ class operation_watch final : private operation_observer, private unit_listener 
     std::string name;
     std::string parameter;
   };
-  /// An operation that is being run.
+  /// An operation in progress.
   struct frame {
     std::string name;
-    std::int64_t sequence;  ///< of its node in the graph
+    std::int64_t sequence;  ///< number of its node in the graph
     bool is_backward_function;
   };
   /// An input that is not finite.
   struct bad_input {
     nonfinite_values values;
-    std::optional<std::size_t> made_by;  ///< which of the findings; nothing: by none
+    std::optional<std::size_t> made_by;  ///< index in findings_; nullopt if no operation made it
     c10::StorageImpl const* storage;
   };
   /// An operation whose result is not finite.
@@ -81,13 +81,13 @@ class operation_watch final : private operation_observer, private unit_listener 
     location where;
     nonfinite_values values;
     std::vector<bad_input> inputs;
-    bool is_meant;  ///< it was given an infinity as a number, as masked_fill is
+    bool is_meant;  ///< it was given an infinity as a number, as by masked_fill
   };
   struct begun : at::ObserverContext {
     std::vector<bad_input> inputs;
     bool is_meant = false;
   };
-  /// Of a call of a unit: the nodes of the graph from the first to before the last are its.
+  /// The half-open range of graph nodes created during a call of a unit.
   struct unit_range {
     std::string name;
     std::uint64_t begin;
@@ -101,7 +101,7 @@ class operation_watch final : private operation_observer, private unit_listener 
 
   void look_at_input(at::Tensor const& input, begun& context);
   void look_at_output(at::Tensor const& output, begun const& context, std::string_view name);
-  /// With the lock.
+  /// Requires the lock.
   finding make_finding(nonfinite_values values, begun const& context, bool overwrites, c10::StorageImpl const* storage);
   location where(std::vector<frame> const& frames) const;
   std::string name_of(void const* module);
@@ -113,17 +113,17 @@ class operation_watch final : private operation_observer, private unit_listener 
   parameter_list const& parameters_;
   std::unordered_map<c10::TensorImpl const*, std::size_t> parameter_of_;
   std::vector<std::pair<void const*, std::string>> modules_;
-  std::size_t functions_ = 0;  ///< units without a module, so far
+  std::size_t functions_ = 0;  ///< units without a module so far
 
   mutable std::mutex mutex_;                                      ///< backward passes run on several threads
-  std::unordered_map<std::uint64_t, std::vector<frame>> frames_;  ///< of each thread
+  std::unordered_map<std::uint64_t, std::vector<frame>> frames_;  ///< by thread
   std::vector<std::size_t> open_units_;
   std::vector<unit_range> units_;
   std::string last_parameter_;
-  std::map<std::int64_t, forward_operation> forward_;  ///< by the node's number
+  std::map<std::int64_t, forward_operation> forward_;  ///< by the number of the node
   std::vector<finding> findings_;
   std::unordered_map<c10::StorageImpl const*, std::size_t> made_by_;
-  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> addresses_;  ///< so that no later tensor has one of theirs
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> addresses_;  ///< keeps the addresses from being reused
 };
 
 }  // namespace keel::inline KEEL_MODE

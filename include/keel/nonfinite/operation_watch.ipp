@@ -1,4 +1,4 @@
-// The bodies of operation_watch.hpp.
+// Definitions for operation_watch.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -30,18 +30,18 @@ void for_each_tensor(c10::IValue const& value, Use const& use) {
   }
 }
 
-/// What these make is not written yet.
+/// Returns true for operations whose result is uninitialized.
 KEEL_BODY bool leaves_memory_unset(std::string_view name) {
   return name.starts_with("aten::empty") || name.starts_with("aten::new_empty") || name.starts_with("aten::resize_") ||
          name == "aten::set_";
 }
 
-/// Of a row in which everything is masked they make NaN, whatever the mask is made with.
+/// Returns true for softmax operations, which return NaN for a fully masked row, however the mask was built.
 KEEL_BODY bool is_softmax(std::string_view name) {
   return name.find("softmax") != std::string_view::npos && name.find("backward") == std::string_view::npos;
 }
 
-/// "LogBackward0", also where the engine puts words before it.
+/// Returns the name of a backward function, such as "LogBackward0", without a prefix that the engine adds.
 KEEL_BODY std::string name_of_backward_function(std::string_view name) {
   auto const colon = name.rfind(": ");
   return std::string(colon == std::string_view::npos ? name : name.substr(colon + 2));
@@ -68,7 +68,7 @@ KEEL_BODY void operation_watch::look_at(std::function<void()> const& pass) {
 
 KEEL_BODY std::string operation_watch::name_of(void const* module) {
   if (modules_.empty()) {
-    // Without the model itself, which need not be held by a shared pointer.
+    // The model itself is excluded because a shared pointer need not own it.
     for (auto const& item : model_.named_modules("", /*include_self=*/false))
       modules_.emplace_back(item.value().get(), item.key());
     modules_.emplace_back(&model_, "model");
@@ -91,12 +91,12 @@ KEEL_BODY void operation_watch::end_unit() {
   open_units_.pop_back();
 }
 
-/// In a backward pass: where the node was made that the thread runs.
+/// In a backward pass, returns the location at which the current node was created.
 KEEL_BODY operation_watch::location operation_watch::where(std::vector<frame> const& frames) const {
   auto const node = std::find_if(frames.begin(), frames.end(), [](frame const& one) { return one.is_backward_function; });
   if (node == frames.end()) return {open_units_.empty() ? "" : units_[open_units_.back()].name, last_parameter_};
   location found;
-  // The innermost: units in units begin later.
+  // Units are in order of their start, so the last match is the innermost one.
   for (unit_range const& unit : units_) {
     if (node->sequence >= 0 && static_cast<std::uint64_t>(node->sequence) >= unit.begin &&
         static_cast<std::uint64_t>(node->sequence) < unit.end)
@@ -126,7 +126,7 @@ KEEL_BODY std::unique_ptr<at::ObserverContext> operation_watch::began(at::Record
         });
       }
     }
-    // Only with a graph does the operation make a node.
+    // An operation creates a node only if gradients are recorded.
     if (operation.seqNr() >= 0 && at::GradMode::is_enabled())
       forward_.try_emplace(operation.seqNr(), forward_operation{operation.name(), last_parameter_});
   }
@@ -136,7 +136,7 @@ KEEL_BODY std::unique_ptr<at::ObserverContext> operation_watch::began(at::Record
       context->is_meant |= input.isDouble() && std::isinf(input.toDouble());
     }
   } catch (std::exception const&) {
-    // A tensor that LibTorch cannot look at, or no memory for it: what follows counts as made of finite values.
+    // A tensor that cannot be inspected, or out of memory: the input counts as finite.
   }
   return context;
 }
@@ -172,7 +172,7 @@ KEEL_BODY void operation_watch::look_at_output(at::Tensor const& output, begun c
   bool const writes_in_place = name.ends_with('_');
   bool const aliases =
       std::any_of(context.inputs.begin(), context.inputs.end(), [&](bad_input const& one) { return one.storage == storage; });
-  // A view of what was not finite before.
+  // A view of a tensor that was already non-finite.
   if (aliases && !writes_in_place) return;
   std::lock_guard<std::mutex> const lock(mutex_);
   findings_.push_back(make_finding(values, context, aliases, storage));
@@ -196,11 +196,11 @@ KEEL_BODY operation_watch::finding operation_watch::make_finding(nonfinite_value
   made.where = where(frames);
   made.values = values;
   for (bad_input const& input : context.inputs) {
-    // What was never written came from nowhere.
+    // The previous contents were uninitialized memory and are no cause.
     if (overwrites && input.storage == storage && !input.made_by) continue;
     made.inputs.push_back(input);
   }
-  // What is made of nothing else is meant too, as a mask that where() and a product go through.
+  // A result computed only from intended infinities is intended too, such as a mask after where() or a product.
   bool const of_meant = !made.inputs.empty() && std::all_of(made.inputs.begin(), made.inputs.end(), [&](bad_input const& one) {
     return one.made_by && findings_[*one.made_by].is_meant;
   });
@@ -214,14 +214,14 @@ KEEL_BODY std::size_t operation_watch::cause_of(std::size_t index, bool& is_give
     finding const& found = findings_[index];
     bool const makes_nan = found.values.nan && std::none_of(found.inputs.begin(), found.inputs.end(),
                                                             [](auto const& one) { return one.values.nan; });
-    // The program masked all of a row.
+    // All elements of a row are masked.
     if (makes_nan && detail::is_softmax(found.kernel.empty() ? found.operation : found.kernel)) return index;
     std::optional<std::size_t> before;
     bool began_here = false;
     for (bad_input const& input : found.inputs) {
       if (found.values.nan && !makes_nan && !input.values.nan) continue;
       began_here |= !input.made_by;
-      // An operation inside this one may have made it; nothing comes from what came later.
+      // A nested operation may have made the value; later operations cannot be the cause.
       if (input.made_by && *input.made_by < index) before = std::min(before.value_or(index), *input.made_by);
     }
     if (began_here) {
@@ -229,7 +229,7 @@ KEEL_BODY std::size_t operation_watch::cause_of(std::size_t index, bool& is_give
       return index;
     }
     if (!before) return index;
-    // An infinity that is meant becomes a NaN here.
+    // An intended infinity becomes a NaN here.
     if (makes_nan && findings_[*before].is_meant) return index;
     index = *before;
   }

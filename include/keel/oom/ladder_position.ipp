@@ -1,4 +1,4 @@
-// The bodies of ladder_position.hpp.
+// Definitions for ladder_position.hpp.
 #pragma once
 
 #include <keel/oom/ladder_position.hpp>

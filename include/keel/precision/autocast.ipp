@@ -1,4 +1,4 @@
-// The bodies of autocast.hpp.
+// Definitions for autocast.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

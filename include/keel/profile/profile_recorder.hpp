@@ -1,4 +1,4 @@
-// Records operations and phases for as long as it lives. Usable without a trainer:
+// Records operations and phases during its lifetime. Usable without a trainer:
 //     keel::profile_recorder recorder;
 //     loss_of(batch).backward();
 //     keel::recorded_profile const all = recorder.finish();
@@ -19,21 +19,21 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Ends on the thread on which it began.
+/// Must be finished or destroyed on the thread that created it.
 class profile_recorder final : private operation_observer, public phase_listener {
  public:
-  /// `most`: ranges that are kept. Throws error (E12) where eight others record in this process.
+  /// `most`: maximum number of recorded ranges. Throws error (E12) if eight observers are already active in this process.
   explicit profile_recorder(std::size_t most = 500'000) : most_(most) {
     scope_.emplace(static_cast<operation_observer&>(*this));
   }
   profile_recorder(profile_recorder const&) = delete;
   profile_recorder& operator=(profile_recorder const&) = delete;
 
-  /// What was before is thrown away.
+  /// Discards everything recorded so far.
   void restart();
-  /// So many bytes are held now.
+  /// Records the number of allocated bytes.
   void memory(std::int64_t bytes);
-  /// Ends the recording.
+  /// Ends the recording and returns it.
   recorded_profile finish();
 
   void phase_began(run_phase which) override;
@@ -56,7 +56,7 @@ class profile_recorder final : private operation_observer, public phase_listener
   recorded_profile found_;
   std::optional<std::pair<run_phase, std::int64_t>> phase_;
   std::uint64_t main_thread_ = at::RecordFunction::currentThreadId();
-  std::optional<operation_observer::scope> scope_;  ///< last: it ends before what it writes to
+  std::optional<operation_observer::scope> scope_;  ///< declared last, so that recording ends before the members are destroyed
 };
 
 }  // namespace keel::inline KEEL_MODE

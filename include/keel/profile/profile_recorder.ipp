@@ -1,4 +1,4 @@
-// The bodies of profile_recorder.hpp.
+// Definitions for profile_recorder.hpp.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ struct profile_recorder::begun_operation : at::ObserverContext {
 };
 
 KEEL_BODY void profile_recorder::add(recorded_range range) {
-  // Under way at a restart.
+  // The range was open during a restart.
   if (range.begin < 0 || range.end < range.begin) return;
   std::lock_guard<std::mutex> const lock(mutex_);
   if (found_.ranges.size() < most_) {

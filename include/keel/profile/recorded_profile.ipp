@@ -1,4 +1,4 @@
-// The bodies of recorded_profile.hpp.
+// Definitions for recorded_profile.hpp.
 #pragma once
 
 #include <algorithm>
@@ -49,12 +49,12 @@ KEEL_BODY operation_kind kind_of_operation(std::string_view name) {
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Microseconds with every nanosecond.
+/// Formats microseconds with nanosecond resolution.
 KEEL_BODY std::string microseconds(std::int64_t nanoseconds) {
   return formatted("%lld.%03lld", static_cast<long long>(nanoseconds / 1000), static_cast<long long>(nanoseconds % 1000));
 }
 
-/// The ranges of a thread in the order in which they began, outer ones first.
+/// Returns the ranges of a thread by start time, outer ones first.
 KEEL_BODY std::vector<recorded_range const*> ordered_ranges(recorded_profile const& of, std::uint64_t thread) {
   std::vector<recorded_range const*> found;
   for (recorded_range const& range : of.ranges) {
@@ -67,7 +67,7 @@ KEEL_BODY std::vector<recorded_range const*> ordered_ranges(recorded_profile con
 }
 
 struct operation_time {
-  std::int64_t self = 0;  ///< nanoseconds, without what runs inside
+  std::int64_t self = 0;  ///< nanoseconds, without nested ranges
   std::int64_t count = 0;
 };
 struct idle_gap {
@@ -83,7 +83,7 @@ struct time_spent {
 
 KEEL_BODY time_spent time_spent_in(recorded_profile const& of) {
   time_spent found;
-  std::vector<std::pair<recorded_range const*, std::int64_t>> open;  // and what runs inside
+  std::vector<std::pair<recorded_range const*, std::int64_t>> open;  // with the time of nested ranges
   std::int64_t busy_until = 0;
   auto const close = [&] {
     auto const [range, inside] = open.back();

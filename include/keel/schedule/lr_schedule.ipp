@@ -1,4 +1,4 @@
-// The bodies of lr_schedule.hpp.
+// Definitions for lr_schedule.hpp.
 #pragma once
 
 #include <keel/schedule/lr_schedule.hpp>

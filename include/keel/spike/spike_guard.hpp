@@ -1,5 +1,5 @@
-// The mechanism of keel::spike: is this update's loss or gradient norm far above the recent ones, and when does a row of such
-// updates end the run. Only the values of applied updates enter the history (N19), so a spike cannot widen its own limit.
+// The mechanism of keel::spike: decides whether an update's loss or gradient norm is far above recent values, and when repeated spikes end
+// the run. Only the values of applied updates enter the history (N19), so a spike cannot widen its own limit.
 #pragma once
 
 #include <algorithm>
@@ -22,17 +22,17 @@ class spike_guard {
   explicit spike_guard(spike::settings const& settings)
       : settings_(settings), loss_(length(), least()), gradient_norm_(length(), least()) {}
 
-  /// What the next update's loss may be at most; infinity while there is no history, or where the policy ignores spikes.
+  /// Returns the largest loss allowed for the next update; infinity if there is no history yet or the policy ignores spikes.
   double loss_limit() const { return limit(loss_, settings_.loss_above); }
   double gradient_norm_limit() const { return limit(gradient_norm_, settings_.gradient_norm_above); }
 
-  /// Why the update should be skipped, if it should. What is not finite is not a spike, and another guard's business.
+  /// Returns the reason to skip the update, or nullopt. Non-finite values are left to the non-finite guard.
   std::optional<reason> judge(double loss, double gradient_norm) const;
 
   void accepted(step_outcome const& result);
 
-  /// One more update is skipped. Throws diverged_error (E14) if the policy bears no more of them; where it rolls back,
-  /// returns what happened instead. `update` counts from 1.
+  /// Counts a skipped update. Throws diverged_error (E14) if the policy tolerates no further skip. Returns the reason for a rollback if the
+  /// policy requests one, else nullopt. `update` counts from 1.
   std::optional<std::string> skipped(reason why, double value, std::int64_t update);
 
   template <class Archive>
@@ -44,7 +44,7 @@ class spike_guard {
 
  private:
   std::size_t length() const { return static_cast<std::size_t>(std::max(2LL, settings_.window)); }
-  /// A deviation of two values says little.
+  /// The standard deviation of only two values is unreliable.
   std::size_t least() const { return std::max<std::size_t>(2, length() / 4); }
   double limit(window_statistics const& history, double above) const;
 

@@ -1,4 +1,4 @@
-// The bodies of spike_guard.hpp.
+// Definitions for spike_guard.hpp.
 #pragma once
 
 #include <keel/spike/spike_guard.hpp>

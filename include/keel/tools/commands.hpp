@@ -1,5 +1,5 @@
-// The commands of the program keel. Each prints what it finds, and returns the exit status that the program's help names; what cannot be
-// read is thrown as keel::error.
+// The commands of the program keel. Each prints its findings and returns the exit status listed in the program's help. Throws keel::error
+// for input that cannot be read.
 #pragma once
 
 #include <filesystem>
@@ -8,29 +8,30 @@
 
 namespace keel::tools {
 
-// Without LibTorch, from what a run has written.
+// Commands without LibTorch, which read the record of a run.
 
-/// 0. `output`: the page, which is replaced.
+/// Returns 0. `output`: the page to write, which is replaced if it exists.
 int report(std::vector<std::filesystem::path> const& run_directories, std::filesystem::path const& output);
-/// 0 healthy, 1 in trouble, 3 not enough data, 4 the run did not end. `seconds` above 0: again and again until it is in trouble.
+/// Returns 0 if healthy, 1 if in trouble, 3 if there is not enough data, 4 if the run did not end. If `seconds` is above 0, repeats at this
+/// interval until the run is in trouble.
 int triage(std::filesystem::path const& run_directory, double seconds);
-/// 0 found, 1 nothing fits.
+/// Returns 0 if there are matches, 1 if there are none.
 int explain(std::string const& words);
-/// 0 all are sound, 1 one breaks a rule, 2 one is not a recipe.
+/// Returns 0 if all recipes are valid, 1 if one breaks a rule, 2 if a file is not a recipe.
 int check(std::vector<std::filesystem::path> const& recipes);
 
-// With LibTorch.
+// Commands with LibTorch.
 
-/// 0 the same, 1 they part.
+/// Returns 0 if the records are equal, 1 if they differ.
 int compare(std::filesystem::path const& run_a, std::filesystem::path const& run_b);
-/// What parameters, gradients and the optimizer's state take in memory. `weights`: a safetensors file, a checkpoint, or a run directory for its
-/// newest. Tensors whose names begin with one of `frozen` are not trained. Returns 0.
+/// Prints the memory of parameters, gradients and optimizer state. `weights`: a safetensors file, a checkpoint, or a run directory for
+/// its newest. Tensors whose names begin with one of `frozen` are not trained. Returns 0.
 int estimate(std::filesystem::path const& recipe, std::filesystem::path const& weights, std::vector<std::string> const& frozen,
              int ranks, int state_per_parameter);
-/// A path is a checkpoint, or a run directory, which stands for its checkpoints; 1: one is damaged.
+/// A path is a checkpoint, or a run directory with checkpoints. Returns 0 if all are intact, 1 if one is damaged.
 int verify_checkpoints(std::vector<std::filesystem::path> const& paths);
 int show_checkpoint(std::filesystem::path const& path);
-/// 0 the same, 1 they differ.
+/// Returns 0 if the checkpoints are equal, 1 if they differ.
 int diff_checkpoints(std::filesystem::path const& first, std::filesystem::path const& second);
 
 }  // namespace keel::tools

@@ -1,4 +1,4 @@
-// The program keel: looks at runs, checkpoints and recipes without the program that trained.
+// The program keel: inspects runs, checkpoints and recipes without the training program.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>

@@ -1,4 +1,4 @@
-// Commands that look into checkpoints, and so at tensors.
+// Commands that read checkpoints and therefore need tensors.
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The checkpoints that a path stands for, oldest first.
+/// Returns the checkpoint at a path or the checkpoints in a run directory, oldest first.
 std::vector<fs::path> checkpoints_of(fs::path const& path) {
   if (fs::exists(path / "manifest.json")) return {path};
   for (fs::path const& folder : {path / "checkpoints", path}) {
@@ -39,7 +39,7 @@ fs::path one_checkpoint(fs::path const& path) { return checkpoints_of(path).back
 
 std::string describe_tensor(at::Tensor const& tensor) { return c10::str(tensor.scalar_type(), " ", tensor.sizes()); }
 
-/// Numbers and texts by their path, without the tensors' marks.
+/// Lists the leaves of a JSON tree by path.
 void flatten(nlohmann::json const& value, std::string const& path, std::vector<std::pair<std::string, std::string>>& into) {
   if (value.is_object()) {
     for (auto const& [name, inner] : value.items()) flatten(inner, path.empty() ? name : path + "." + name, into);
@@ -48,7 +48,7 @@ void flatten(nlohmann::json const& value, std::string const& path, std::vector<s
   }
 }
 
-/// Prints how two maps of tensors differ; returns in how many names.
+/// Prints the differences between two maps of tensors; returns the number of tensors that differ.
 int diff_tensors(char const* name, tensor_map const& a, tensor_map const& b) {
   std::set<std::string> names;
   for (auto const& [key, tensor] : a) names.insert(key);
@@ -150,7 +150,7 @@ int show_checkpoint(fs::path const& path) {
   try {
     std::fputs(describe(parse_config(all.recipe.dump())).c_str(), stdout);
   } catch (config_error const&) {
-    // Custom policies, or a recipe of another version: as it was written.
+    // A recipe with custom policies or of another version is printed as it was written.
     std::printf("%s\n", all.recipe.dump(2).c_str());
   }
   std::printf("state\n");

@@ -1,4 +1,4 @@
-// Commands that need no LibTorch: what a run has written, the guide, recipes in JSON.
+// Commands without LibTorch: the record of a run, the guide, recipes in JSON.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
