@@ -7,11 +7,11 @@
 //   numeric      fused_attention (different rounding)
 //   semantic     quantize_base, shorten_sequence<N> (a different experiment; before the first update only)
 //   terminal     give_up (saves a checkpoint and returns result::gave_up)
-// A custom rung is a type with `static constexpr keel::oom::rung_settings rung{.kind = rung_kind::custom, .agreed = ..}` and `static bool
-// take(torch::nn::Module& model)`, which returns false if it can free no more memory. Option: release_after<500_steps>, which releases the
-// last rung after that many updates without running out of memory. If memory then runs out again, it waits twice as long the next time.
-// Rungs that change the experiment, and custom ones, are never released. Left out: a rung that shrinks the batch without accumulating more;
-// it silently changes the experiment (O02).
+// A custom rung is a type with `static constexpr keel::oom::rung_settings rung{.kind = rung_kind::custom, .agreed = ..}` and
+// `static bool take(torch::nn::Module& model)`, which returns false if it can free no more memory.
+// Option: release_after<500_steps>, which releases the last rung after that many updates without running out of memory. If memory then runs
+// out again, it waits twice as long the next time. Rungs that change the experiment, and custom ones, are never released.
+// Left out: a rung that shrinks the batch without accumulating more; it silently changes the experiment (O02).
 #pragma once
 
 #include <keel/policy/attention.hpp>
@@ -59,7 +59,7 @@ struct settings {
   oom::kind kind = kind::raise;
   int count = 0;                        ///< number of rungs
   rung_settings rungs[max_rungs] = {};  ///< in the order in which they are taken
-  int misfits = 0;                      ///< entries that are not rungs or exceed max_rungs, and rungs that turn on anything but recompute (O23)
+  int misfits = 0;                      ///< entries that are no rungs or exceed max_rungs, and rungs that turn on anything but recompute (O23)
   bool releases = false;                ///< release_after was given
   long long release_after = 0;          ///< updates without running out of memory after which the last rung is released
   friend constexpr bool operator==(settings const&, settings const&) = default;

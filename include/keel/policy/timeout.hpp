@@ -4,8 +4,7 @@
 //              hard<D> (the process dumps the stacks of its threads and exits),
 //              first_update<D> (replaces both before the first update, which includes setup and compilation),
 //              collective<D> (a collective fails and names the missing ranks),
-//              heartbeat<Interval, Limit> (how often each of several ranks sends a heartbeat, and after how long without one the others
-//              exit),
+//              heartbeat<Interval, Limit> (how often each rank sends a heartbeat, and after how long without one the others exit),
 //              grace<D> (from the scheduler's signal to its kill), force_exit<D> (from that signal to keel's own exit),
 //              longest_update<D> and longest_save<D> (the longest waits before an emergency checkpoint). D is `30_s`, `10_min`.
 // A trainer enforces them (timeout/run_watchdog.hpp) and compares its measured updates and saves with grace; H04 checks the declared ones.
