@@ -21,7 +21,7 @@ class loss_accumulator {
   }
   void add_on_device(at::Tensor const& mean, double of);
   void add(loss_accumulator const& other);
-  /// Another mean as one term of a sum, whatever it is over.
+  /// Adds another mean as one term of a sum, regardless of its weight.
   void add_term(loss_accumulator const& other);
 
   bool is_on_device() const { return device_sum_.defined(); }
