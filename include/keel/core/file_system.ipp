@@ -1,4 +1,4 @@
-// The bodies of files.hpp.
+// The bodies of file_system.hpp.
 #pragma once
 
 #include <pthread.h>

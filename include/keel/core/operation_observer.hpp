@@ -93,8 +93,8 @@ template struct revealed<inputs_of_operations, &at::RecordFunction::inputs_>;
 
 namespace keel::inline KEEL_MODE {
 
-/// Returns the inputs of an operation that begins, if the observer's scope requested them. Replaces operation.inputs(), which asserts on a
-/// flag in a program without NDEBUG that a LibTorch built with NDEBUG never sets. The member has the same offset in both.
+/// Returns the inputs of an operation that begins, if the observer's scope requested them. In a program without NDEBUG, operation.inputs()
+/// asserts on a flag that a LibTorch built with NDEBUG never sets. The member has the same offset in both, so this function reads it.
 inline detail::operation_inputs inputs_of(at::RecordFunction const& operation) {
   return operation.*member_of(detail::inputs_of_operations());
 }

@@ -31,8 +31,8 @@ class draw_watch {
     innermost() = outer_;
   }
 
-  /// Returns true if the generator advanced by more than this thread's operators: another thread drew numbers, or code that calls the
-  /// generator directly. If the state could not be copied for lack of memory, draws until the next copy are attributed to this thread.
+  /// Returns true if the generator advanced by more than this thread's operators: another thread, or code that calls the generator
+  /// directly, drew numbers. If the state could not be copied for lack of memory, draws until the next copy are attributed to this thread.
   bool others_drew() noexcept {
     compare();
     return others_drew_;

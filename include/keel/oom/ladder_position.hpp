@@ -64,7 +64,8 @@ class ladder_position {
     return oom::rung_kind::give_up;
   }
 
-  /// Counts an update that did not run out of memory. Releases the last rung, and returns it, after the recipe's release_after.
+  /// Counts an update that did not run out of memory. Releases the last rung after the recipe's release_after and returns it; otherwise
+  /// returns nullopt.
   std::optional<oom::rung_kind> updated();
 
   /// Stores the rungs by their kinds and not by their positions, so that a run can be resumed with another ladder. Throws checkpoint_error

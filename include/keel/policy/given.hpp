@@ -5,8 +5,8 @@
 //     keel::trainer<pretrain> run{model, optimizer, {.clip = 1.0, .accumulate = 4}, options};
 //
 // The compiler checks the combination of policies and all constant numbers. The constructor checks the supplied numbers by the same rules
-// and with the same messages. The unit of an interval remains constant: every<given> counts updates, and every<epochs{given}> epochs. Left
-// out: a recipe whose policies are known only at run time, because policies are types.
+// and with the same messages. The unit of an interval remains constant: every<given> counts updates, and every<epochs{given}> epochs.
+// Left out: a recipe whose policies are known only at run time, because policies are types.
 #pragma once
 
 #include <concepts>

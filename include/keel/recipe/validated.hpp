@@ -17,13 +17,13 @@ constexpr void reject_call_of() {
   if constexpr (!std::is_same_v<Taken, rejected_recipe>) reject_call<Rule, Recipe>();
 }
 
-/// Rejects policies that this version of keel does not implement.
+/// The entry point of a trainer. Rejects policies that this version of keel does not implement.
 struct trainer_entry {
   template <class Recipe>
   using rules = rule::rules_not_implemented;
 };
 
-/// Also rejects policies that only a trainer implements.
+/// The entry point of a bare step. Also rejects policies that only a trainer implements.
 struct step_entry {
   template <class Recipe>
   using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::trainer_only_rules>::type;
