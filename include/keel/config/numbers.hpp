@@ -18,13 +18,13 @@ class given_value {
   enum class kind : unsigned char { none, whole, natural, real };
 
   constexpr given_value() = default;
-  /// A real number.
+  /// Takes a real number.
   constexpr given_value(std::floating_point auto value) : kind_(kind::real), real_(static_cast<double>(value)) {}
-  /// A whole number.
+  /// Takes a whole number.
   constexpr given_value(std::signed_integral auto value) : kind_(kind::whole), whole_(value) {}
-  /// A whole number that may be above the largest long long, such as a seed.
+  /// Takes a whole number that may exceed the largest long long, such as a seed.
   constexpr given_value(std::unsigned_integral auto value) : kind_(kind::natural), natural_(value) {}
-  /// A truth value is not a number.
+  /// Rejects bool, which is not a number.
   given_value(bool) = delete;
   /// `500_steps`
   constexpr given_value(steps value) : given_value(value.count) {}
@@ -35,7 +35,7 @@ class given_value {
   /// `30_s`, `10_min`
   constexpr given_value(seconds value) : given_value(value.count) {}
 
-  /// False for a number that was not given.
+  /// Returns true if a number was given.
   constexpr bool is_there() const { return kind_ != kind::none; }
   /// Writes the number to `to`. Returns false if it does not fit its type: a fraction for a count, NaN, or an overflow.
   constexpr bool put(double& to) const {

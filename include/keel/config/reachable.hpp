@@ -11,7 +11,7 @@ namespace keel {
 enum class origin : unsigned char {
   recipe,    ///< the initial configuration
   rung,      ///< oom::ladder took a rung
-  rollback,  ///< nonfinite::rollback rolled back and changed something
+  rollback,  ///< nonfinite::rollback rolled back and lowered the learning rate
   floor,     ///< the dynamic loss scale backed off to its floor
 };
 

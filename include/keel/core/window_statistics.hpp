@@ -16,7 +16,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// A finite value of an update that was applied.
+/// A finite value of an applied update.
 class accepted_value {
  public:
   double value() const { return value_; }

@@ -22,8 +22,8 @@ class json_lines {
 
   json_lines(std::filesystem::path name, file_system& files) : files_(files), file_(std::move(name), files) {}
 
-  /// Truncates the file to its first `lines` lines. Removes lines after a checkpoint that the run resumed from, and a line truncated by a
-  /// kill.
+  /// Truncates the file to its first `lines` lines. Removes lines that were written after the checkpoint that the run
+  /// resumes from, and a line truncated by a kill.
   void resume_at(std::int64_t lines) {
     if (!files_.exists(name())) return;
     std::string const content = files_.read(name(), file_system::max_record_bytes);

@@ -1,5 +1,4 @@
-// The position of a run on its oom::ladder: the rungs taken, the settings that they require of a step, and the rung to take or release
-// next.
+// The position of a run on its oom::ladder: the rungs taken, the settings that they require, and the rung to take or release next.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // offload: what is moved off the device while it is not needed.
 //   none        the default.
-//   optimizer   the optimizer's state lives in host memory.
+//   optimizer   the optimizer's state is stored in host memory.
 // Left out: activations (recompute saves the same memory at lower cost) and parameters (shard::zero<3>).
 #pragma once
 
