@@ -57,7 +57,7 @@ struct fused_adamw_list {
   std::vector<at::Tensor> parameters, gradients, averages, squares, largest, steps;
 };
 inline constexpr bool has_fused_adamw = TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 6);
-/// Applies an update. The gradients are divided by `scale`; nothing is changed if `found_inf` is 1. Both are float scalars on the tensors' device.
+/// Applies an update with gradients divided by `scale`; changes nothing if `found_inf` is 1. Both are float scalars on the tensors' device.
 void fused_adamw(fused_adamw_list& list, double lr, double beta1, double beta2, double weight_decay, double eps, bool amsgrad,
                  at::Tensor const& scale, at::Tensor const& found_inf);
 
