@@ -1,5 +1,5 @@
-// The recipe as one value: what rules, checkpoints and printers read. A recipe folds into it at compile time
-// (config_of), a tool may fill it at run time, and both go through the same rules. Its members are the slots, which are listed here.
+// The recipe as one value, which rules, checkpoints and printers read. A recipe folds into it at compile time (config_of), a tool may fill
+// it at run time, and the same rules apply to both. Its members are the slots, which are listed here.
 #pragma once
 
 #include <keel/policy/accept.hpp>
@@ -36,8 +36,8 @@
 #include <type_traits>
 #include <utility>
 
-// The slots, in the order of prints and files: a new slot is its header, its include above, and its name here. The last five are
-// facts: what a recipe says of the things around it. Nothing is done with them; rules ask for them.
+// The slots, in the order of prints and files. A new slot needs its header, its include above, and its name here. The last five are facts:
+// declarations of a recipe about its environment, which only rules read.
 // clang-format off
 #define KEEL_SLOTS(EACH)                                                                                                      \
   EACH(precision) EACH(loss_scale) EACH(accumulate) EACH(clip) EACH(nonfinite) EACH(spike) EACH(schedule) EACH(checkpoint)   \
@@ -47,24 +47,24 @@
 
 namespace keel {
 
-/// What is known only when a trainer is built. A rule that needs one of these looks at `known` first.
+/// Facts that are known only when a trainer is constructed. A rule that needs one of these checks `known` first.
 struct run_facts {
-  /// In the place of a run's length: its batches decide it.
+  /// Value of `updates` if the batches determine the length of the run.
   static constexpr long long length_of_batches = -1;
 
-  bool known = false;                                   ///< false while a recipe is judged by the compiler
-  long long world_size = 1;                             ///< ranks
-  long long updates = 0;                                ///< length of the run; 0: not limited
-  double learning_rate = 0.0;                           ///< the smallest of the optimizer's parameter groups
+  bool known = false;                                   ///< false while the compiler checks a recipe
+  long long world_size = 1;                             ///< number of ranks
+  long long updates = 0;                                ///< length of the run in updates; 0: unlimited
+  double learning_rate = 0.0;                           ///< smallest learning rate of the optimizer's parameter groups
   bool half_kernels = true;                             ///< the device computes in fp16
   bool bfloat16_kernels = true;                         ///< the device computes in bf16
-  keel::device::kind device = keel::device::kind::any;  ///< that the parameters are on, if it is one of these
-  bool is_part = false;                                 ///< of a run of several models, whose length counts iterations
-  bool is_length_pending = false;                       ///< the batches of fit decide it
+  keel::device::kind device = keel::device::kind::any;  ///< device of the parameters, if it is one of these
+  bool is_part = false;                                 ///< part of a run of several models, whose length counts iterations
+  bool is_length_pending = false;                       ///< the batches of fit will determine the length
   friend constexpr bool operator==(run_facts const&, run_facts const&) = default;
 };
 
-/// Each slot's settings, in a member with the slot's name, and what the list of policies itself looks like.
+/// The settings of each slot, in a member with the slot's name, and facts about the list of policies itself.
 struct config {
 #define KEEL_SLOT(NAME) keel::slot::NAME::settings NAME{};
   KEEL_SLOTS(KEEL_SLOT)
@@ -74,13 +74,13 @@ struct config {
   int unknown_entries = 0;              ///< types in the list that are neither policy, rule nor accept
   int disagreeing_options = 0;          ///< policies with options that contradict each other
   int unitless_intervals = 0;           ///< policies whose interval is a number without a unit
-  int unsaved_states = 0;               ///< stateful policies that do not say how they are saved
-  int given = 0;                        ///< numbers that the program gives later
-  int malformed_rules = 0;              ///< custom rules that are not written as keel/rule/rule.hpp says
+  int unsaved_states = 0;               ///< stateful policies whose state cannot be saved
+  int given = 0;                        ///< numbers that the program supplies later
+  int malformed_rules = 0;              ///< custom rules that do not follow the grammar in keel/rule/rule.hpp
   int accepted_count = 0;               ///< rules that the recipe accepts
-  rule_id accepted[max_accepted] = {};  ///< of accept<"B06">; what does not fit counts in accepted_count alone
+  rule_id accepted[max_accepted] = {};  ///< ids of accept<"B06">; ids beyond the capacity are only counted in accepted_count
 
-  run_facts run{};  ///< what a trainer adds when it is built
+  run_facts run{};  ///< set when a trainer is constructed
 
   /// True if the recipe accepts the rule with this id, such as "B06".
   constexpr bool accepts(char const* id) const {
@@ -115,10 +115,10 @@ KEEL_SLOTS(KEEL_SLOT)
 #undef KEEL_SLOTS
 }  // namespace detail
 
-/// Every slot.
+/// All slots.
 using slots = detail::listed_slots;
 
-/// Where a slot's settings are: `c.*place<slot::clip>` is `c.clip`.
+/// Pointer to the member with a slot's settings: `c.*place<slot::clip>` is `c.clip`.
 template <class Slot>
 inline constexpr auto place = detail::place_of(static_cast<Slot const*>(nullptr));
 
@@ -148,10 +148,10 @@ using slot_with_index = std::remove_pointer_t<decltype(slot_in<Index>(static_cas
 
 }  // namespace detail
 
-/// How many slots there are.
+/// Number of slots.
 inline constexpr int slot_count = detail::size_of(slots{});
 
-/// The place of a slot among the slots.
+/// Index of a slot.
 template <class Slot>
 inline constexpr int index_of = detail::index_in<Slot>(static_cast<detail::all_slots const*>(nullptr));
 

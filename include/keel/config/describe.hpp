@@ -1,4 +1,4 @@
-// Prints a recipe: one line a slot, in the words that were typed, with every number in full.
+// Prints a recipe: one line per slot, as written in the source, with all digits of every number.
 #pragma once
 
 #include <concepts>
@@ -8,21 +8,21 @@
 
 namespace keel {
 
-/// What of a recipe is printed.
+/// Selects the parts of a recipe to print.
 enum class shown : unsigned char {
-  all,  ///< every slot, with each of its settings that is not zero
-  set,  ///< the slots that the recipe sets, with the settings that are not their policy's default
+  all,  ///< every slot, with each of its nonzero settings
+  set,  ///< slots that the recipe sets, with the settings that differ from their policy's defaults
 };
 
 namespace detail {
 
-/// The settings of a policy in words, in the order of its fields.
+/// The settings of a policy as text, in the order of its fields.
 class printed_fields {
  public:
   struct entry {
     char const* name = "";
     slot_text value{};
-    bool is_zero = false;  ///< or false, empty, none
+    bool is_zero = false;  ///< or false, empty or none
     bool is_truth = false;
   };
 
@@ -89,7 +89,7 @@ class printed_fields {
   int count_ = 0;
 };
 
-/// The entry of a description's policies that these settings are of; nullptr where none is.
+/// Returns the policy entry that matches these settings; nullptr if there is none.
 template <class Description, class Policies, class Settings>
 auto const* policy_of_settings(Policies const& policies, Settings const& settings) {
   for (auto const& policy : policies.all) {
@@ -98,7 +98,7 @@ auto const* policy_of_settings(Policies const& policies, Settings const& setting
   return static_cast<decltype(&policies.all[0])>(nullptr);
 }
 
-/// A policy in the words that were typed: its name, its argument, and what else it sets. Without its name where `is_single`.
+/// Returns a policy as written in the source: its name, its argument and its other settings. Omits the name if `is_single`.
 template <class Description, class Settings>
 slot_text print_policy(Settings settings, shown what, bool is_single) {
   slot_text out;
@@ -120,7 +120,7 @@ slot_text print_policy(Settings settings, shown what, bool is_single) {
     auto const& other = *default_of++;
     return other.is_zero == field.is_zero && is_same(other.value.c_str(), field.value.c_str());
   };
-  // An argument that the name needs, or that is set.
+  // The argument is printed if the name requires it, or if it is set.
   for (auto const& field : now) {
     bool const is_left_out = is_default(field) && !policy->needs_argument && (what == shown::set || field.is_zero);
     if (is_argument(field) && (!is_left_out || is_single)) out << (out.size() > 0 ? " " : "") << field.value.c_str();
@@ -165,7 +165,7 @@ void for_each_slot(config const& c, Visit&& visit, shown what = shown::all) {
   detail::for_each_slot(c, what, visit, slots{});
 }
 
-/// The configuration as a table, one line a slot. A template, so that a recipe that is not printed costs nothing.
+/// Returns the configuration as a table with one line per slot. A template, so that a recipe that is not printed costs nothing.
 recipe_text describe(std::same_as<config> auto const& c, shown what = shown::all) {
   recipe_text out;
   for_each_slot(

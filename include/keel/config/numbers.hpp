@@ -1,7 +1,7 @@
-// The numbers that a recipe leaves open (policy/given.hpp), by name: what a program gives a trainer or a step.
+// The numbers that a recipe leaves open (policy/given.hpp), by name, which a program passes to a trainer or a step.
 //     {.clip = 1.0, .accumulate = 4, .checkpoint = 500, .checkpoint_keep = 3}     in the order of the list below
-// A number has the name of its slot where it is its policy's argument, as the 1.0 of clip::global_norm<1.0>, and otherwise the slot's
-// and the field's, as recipes in files have them (json/load_config.hpp). Durations are numbers of the unit that the recipe says.
+// A number that is its policy's argument, such as the 1.0 of clip::global_norm<1.0>, has the name of the slot. Any other has the names of
+// the slot and the field, as in recipe files (json/load_config.hpp). Durations are numbers in the unit that the recipe specifies.
 #pragma once
 
 #include <concepts>
@@ -11,20 +11,20 @@
 
 namespace keel {
 
-/// A number of any kind, or none. What it is given for decides which it must be.
+/// A number of any kind, or none. The field that it is given for determines which kind it must be.
 class given_value {
  public:
-  /// What the number was written as: long long, unsigned long long or double.
+  /// The type of the literal: long long, unsigned long long or double.
   enum class kind : unsigned char { none, whole, natural, real };
 
   constexpr given_value() = default;
-  /// A real number.
+  /// Takes a real number.
   constexpr given_value(std::floating_point auto value) : kind_(kind::real), real_(static_cast<double>(value)) {}
-  /// A whole number.
+  /// Takes a whole number.
   constexpr given_value(std::signed_integral auto value) : kind_(kind::whole), whole_(value) {}
-  /// A whole number that may be above the largest long long, such as a seed.
+  /// Takes a whole number that may exceed the largest long long, such as a seed.
   constexpr given_value(std::unsigned_integral auto value) : kind_(kind::natural), natural_(value) {}
-  /// A truth value is not a number.
+  /// Rejects bool, which is not a number.
   given_value(bool) = delete;
   /// `500_steps`
   constexpr given_value(steps value) : given_value(value.count) {}
@@ -35,9 +35,9 @@ class given_value {
   /// `30_s`, `10_min`
   constexpr given_value(seconds value) : given_value(value.count) {}
 
-  /// False for a number that was not given.
+  /// Returns true if a number was given.
   constexpr bool is_there() const { return kind_ != kind::none; }
-  /// False where this is not a number of the type of `to`: a fraction for a count, NaN, or more than fits.
+  /// Writes the number to `to`. Returns false if it does not fit its type: a fraction for a count, NaN, or an overflow.
   constexpr bool put(double& to) const {
     if (kind_ == kind::whole) to = static_cast<double>(whole_);
     if (kind_ == kind::natural) to = static_cast<double>(natural_);
@@ -68,7 +68,7 @@ class given_value {
       if (is_signed && natural_ > 0x7fff'ffff'ffff'ffffULL) return false;
       to = static_cast<Integer>(natural_);
     } else {
-      // 4.0 is four, whoever wrote it down.
+      // Accepts 4.0 as 4.
       if (!(real_ >= (is_signed ? -end : 0.0) && real_ < end)) return false;
       if (real_ != static_cast<double>(static_cast<Integer>(real_))) return false;
       to = static_cast<Integer>(real_);
@@ -82,7 +82,7 @@ class given_value {
   double real_ = 0.0;
 };
 
-// Each member, with its slot and its field.
+// Each member with its slot and its field.
 // clang-format off
 #define KEEL_NUMBERS(EACH)                                                                                                    \
   EACH(clip, clip, limit) EACH(clip_window, clip, window) EACH(clip_at_most, clip, at_most)                                   \
@@ -121,15 +121,15 @@ class given_value {
   EACH(objective, objective, group) EACH(data_rows, data, rows) EACH(world, world, ranks)
 // clang-format on
 
-/// The numbers of one trainer or step. What a recipe leaves open must be there, and nothing else may.
+/// The numbers of one trainer or step: exactly those that the recipe leaves open.
 struct numbers {
 #define KEEL_NUMBER(MEMBER, SLOT, FIELD) given_value MEMBER = {};
   KEEL_NUMBERS(KEEL_NUMBER)
 #undef KEEL_NUMBER
 
-  /// The member of a slot's field; null where none is.
+  /// Returns the member of a slot's field; null if there is none.
   constexpr given_value* find(char const* slot, char const* field);
-  /// The member of a slot's field; null where none is.
+  /// Returns the member of a slot's field; null if there is none.
   constexpr given_value const* find(char const* slot, char const* field) const {
     return const_cast<numbers*>(this)->find(slot, field);
   }
@@ -139,7 +139,7 @@ struct numbers {
 namespace detail {
 
 struct number_place {
-  char const* name;  ///< of the member of keel::numbers
+  char const* name;  ///< name of the member of keel::numbers
   char const* slot;
   char const* field;
   given_value numbers::* member;
@@ -165,15 +165,15 @@ constexpr given_value* numbers::find(char const* slot, char const* field) {
   return place == nullptr ? nullptr : &(this->*(place->member));
 }
 
-/// Why a configuration did not take a number.
+/// Why a configuration rejected a number.
 enum class number_fault : unsigned char {
-  missing,     ///< open, and not given
-  unwanted,    ///< given, and a constant of the recipe or of no policy in it
-  not_of_kind  ///< a fraction for a count, NaN, or more than fits
+  missing,     ///< open, but not given
+  unwanted,    ///< given, although it is a constant of the recipe or belongs to none of its policies
+  not_of_kind  ///< a fraction for a count, NaN, or an overflow
 };
 
-/// Puts the numbers into what a configuration leaves open. Calls `fault(number_fault, name)` for each that does not fit, with the
-/// name of its member; the configuration is then not whole.
+/// Sets the open numbers of a configuration. Calls `fault(number_fault, name)` with the name of the member for each number that does not
+/// fit; the configuration is then incomplete.
 template <class Fault>
 constexpr void give(config& value, numbers const& all, Fault fault) {
   numbers left = all;

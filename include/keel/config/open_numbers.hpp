@@ -1,4 +1,4 @@
-// Which numbers of a configuration are open, waiting for the program's (policy/given.hpp).
+// Finds the numbers of a configuration that are open until the program supplies them (policy/given.hpp).
 #pragma once
 
 #include <initializer_list>
@@ -8,7 +8,7 @@
 
 namespace keel::detail {
 
-/// Counts a slot's open numbers. Every recipe is asked, so almost nothing here is a template.
+/// Counts a slot's open numbers. Instantiated for every recipe, so almost nothing here is a template.
 struct given_counter {
   int count = 0;
   constexpr void number(char const*, double value) { count += is_given(value); }
@@ -30,7 +30,7 @@ struct given_counter {
   constexpr void list(char const*, auto const&, int, auto) {}
 };
 
-/// Numbers of one slot that are open.
+/// Returns how many numbers of a slot are open.
 template <class Slot>
 constexpr int count_given(typename Slot::settings settings) {
   given_counter counter;
@@ -38,7 +38,7 @@ constexpr int count_given(typename Slot::settings settings) {
   return counter.count;
 }
 
-/// Calls `visit(field, value)` for each number of a slot, whatever its unit, and for nothing else.
+/// Calls `visit(field, value)` for each number of a slot, in any unit, and for no other field.
 template <class Visit>
 struct number_fields {
   Visit& visit;
@@ -61,7 +61,7 @@ struct number_fields {
   constexpr void list(char const*, Settings (&)[Size], int, Description) {}
 };
 
-/// Calls `visit(slot, field, value)` for each number of a configuration that is open.
+/// Calls `visit(slot, field, value)` for each open number of a configuration.
 template <class Visit, class... Slots>
 constexpr void for_each_given(config& value, Visit& visit, slot_list<Slots...>) {
   auto const look_into = [&]<class Slot>(Slot*) {
@@ -78,7 +78,7 @@ constexpr void for_each_given(config& value, Visit visit) {
   for_each_given(value, visit, slots{});
 }
 
-/// The settings of a policy that stands by itself, without a trainer that would have its numbers.
+/// Returns the settings of a policy that is used without a trainer, which would supply its numbers.
 template <class Policy>
 consteval typename Policy::in_slot::settings closed_settings() {
   static_assert(

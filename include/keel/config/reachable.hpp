@@ -1,24 +1,24 @@
-// Where a run can come to from its recipe: what the rungs of the ladder, a rollback and a loss scale at its floor make of the
-// configuration. Every rule is asked about each of these, not only about the recipe. First about the rungs in their order,
-// then, because a rung that would free nothing is passed over, about every choice of them, with and without a rate that was
-// lowered and a scale at its floor.
+// The configurations that a run can reach from its recipe through rungs of the ladder, rollbacks and a loss scale at its floor. Every rule
+// checks each of these in addition to the recipe. First it checks the rungs in their order. Then it checks every subset of them, because a
+// rung that would free nothing is skipped, with and without a lowered rate and a scale at its floor.
 #pragma once
 
 #include <keel/config/config.hpp>
 
 namespace keel {
 
-/// How a run comes to a configuration.
+/// How a run reaches a configuration.
 enum class origin : unsigned char {
-  recipe,    ///< it begins there
+  recipe,    ///< the initial configuration
   rung,      ///< oom::ladder took a rung
-  rollback,  ///< nonfinite::rollback rolled back and changed something
+  rollback,  ///< nonfinite::rollback rolled back and lowered the learning rate
   floor,     ///< the dynamic loss scale backed off to its floor
 };
 
 namespace detail {
 
-/// Half of the micro-batch is still a whole number of groups, or exactly half where it cuts groups, and twice the count is a number.
+/// Returns true if half of the micro-batch is still a whole number of groups (or exactly half, if it already cuts groups) and the doubled
+/// count does not overflow.
 constexpr bool can_halve(config const& c) {
   long long const rows = c.accumulate.micro_batch, half = rows / 2;
   bool const groups = c.objective.kind != objective::kind::supervised && c.objective.group > 1 && !c.data.grouped;
@@ -31,7 +31,7 @@ constexpr bool can_halve(config const& c) {
 
 namespace detail {
 
-/// A rung that was taken is no longer ahead, however often it is named.
+/// Removes a rung that was taken from the ladder, including its repetitions.
 constexpr void remove_rung(config& c, oom::rung_settings const& rung) {
   int kept = 0;
   for (int i = 0; i < c.oom.count; ++i) {
@@ -44,14 +44,14 @@ constexpr void remove_rung(config& c, oom::rung_settings const& rung) {
 
 }  // namespace detail
 
-/// Takes a rung once. It leaves the ladder, a rung that halves when there is nothing left to halve.
+/// Takes a rung once and removes it from the ladder; halve_micro_batch is removed only when nothing is left to halve.
 constexpr void take_rung(config& c, oom::rung_settings const& rung) {
   switch (rung.kind) {
     case oom::rung_kind::halve_micro_batch:
       if (c.accumulate.count > 0 && c.accumulate.count < (1LL << 62)) c.accumulate.count *= 2;
-      // Where slices keep groups whole, a half is as many groups as fit, which no number here says.
+      // If slices keep groups whole, half of a micro-batch is as many groups as fit, a number that is not known here.
       c.accumulate.micro_batch = c.data.grouped ? 0 : c.accumulate.micro_batch / 2;
-      // The update keeps its rows exactly, odd ones too, so the declared product is not asked for again.
+      // The update keeps its exact number of rows, even an odd one, so the declared product is not checked again.
       c.accumulate.global_batch = 0;
       break;
     case oom::rung_kind::enable_recompute:
@@ -84,7 +84,7 @@ constexpr void visit_rungs(config const& c, Visit& visit) {
   for (int i = 0; i < c.oom.count; ++i) {
     auto const& rung = c.oom.rungs[i];
     if (rung.kind == oom::rung_kind::halve_micro_batch) {
-      // Down to one row, or to the last whole number of groups; of an undeclared size the first halving stands for all.
+      // Halves down to one row, or to the last whole number of groups. For an undeclared size one halving represents all.
       bool const undeclared = c.accumulate.micro_batch == 0;
       for (bool first = true; undeclared ? first : can_halve(reached); first = false) {
         take_rung(reached, rung);
@@ -101,7 +101,7 @@ constexpr void visit_rungs(config const& c, Visit& visit) {
 
 namespace detail {
 
-/// So many rungs are combined with each other; a longer ladder names one twice, which O08 refuses.
+/// Maximum number of rungs that are combined. A longer ladder repeats one, which O08 rejects.
 inline constexpr int max_combined = 6;
 
 constexpr bool changes_configuration(oom::rung_kind kind) {
@@ -113,12 +113,12 @@ constexpr bool lowers_the_rate(config const& c) {
   return c.nonfinite.kind == nonfinite::kind::rollback && c.nonfinite.change == nonfinite::change::lower_lr &&
          c.nonfinite.attempts > 0;
 }
-/// A floor of nothing is P10's.
+/// True if the loss scale has a floor; P10 reports a floor of zero.
 constexpr bool has_floor(config const& c) { return c.loss_scale.kind == loss_scale::kind::dynamic && c.loss_scale.floor > 0.0; }
 
 constexpr void lower_the_rate(config& c) { c.run.learning_rate *= nonfinite::lowered_by; }
 
-/// Calls visit for `reached` with its micro-batch halved as often as it can be, and as it is.
+/// Calls `visit` for `reached` unchanged, unless it is the recipe, and with its micro-batch halved as often as possible.
 template <class Visit>
 constexpr bool visit_halved(config reached, int halving, int number, origin from, Visit& visit) {
   if (from != origin::recipe && !visit(reached, from, number)) return false;
@@ -168,8 +168,8 @@ constexpr void visit_combinations(config const& c, Visit& visit) {
 
 }  // namespace detail
 
-/// Calls `visit(configuration, origin, number)` for everything that a run can come to beside its recipe; `number` is the rung's
-/// place on the ladder, from 1, or 0; of several rungs, that of the last. Where `visit` returns false, that way is not followed
+/// Calls `visit(configuration, origin, number)` for each configuration that a run can reach besides its recipe. `number` is the rung's
+/// position on the ladder, from 1, or 0; for several rungs it is that of the last. If `visit` returns false, that path is not followed
 /// further.
 template <class Visit>
 constexpr void for_each_reachable(config const& c, Visit visit) {

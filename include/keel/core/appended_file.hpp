@@ -1,5 +1,5 @@
-// A file that is only ever added to. A disk that is full for a while costs nothing: what cannot be written waits in memory, and a
-// part of a write that failed is cut off before the next one.
+// An append-only file. A temporarily full disk loses no data: bytes that cannot be written remain in memory, and a partial write is
+// truncated before the next one.
 #pragma once
 
 #include <atomic>
@@ -19,14 +19,14 @@ class appended_file {
   std::filesystem::path const& name() const { return name_; }
   bool is_open() const { return is_open_.load(std::memory_order_acquire); }
 
-  /// For the next flush.
+  /// Adds bytes for the next flush.
   void add(std::string_view bytes) { waiting_ += bytes; }
-  /// Before what waits already.
+  /// Inserts bytes before all pending ones.
   void add_first(std::string_view bytes) { waiting_.insert(0, bytes); }
   std::size_t waiting() const { return waiting_.size(); }
-  /// Gives up what waits.
+  /// Discards the pending bytes.
   void drop() { waiting_.clear(); }
-  /// The file was renamed or cut by someone else: the next flush opens it again.
+  /// Closes the file after it was renamed or truncated elsewhere; the next flush opens it again.
   void close() {
     is_open_.store(false, std::memory_order_release);
     file_ = file_handle();
@@ -34,7 +34,7 @@ class appended_file {
     torn_ = false;
   }
 
-  /// Writes what waits. Throws file_error (E02); it waits on then.
+  /// Writes the pending bytes. Throws file_error (E02); they then remain pending.
   void flush() {
     if (waiting_.empty()) return;
     if (!file_) open();
@@ -46,7 +46,7 @@ class appended_file {
     waiting_.clear();
   }
 
-  /// Makes what was written so far durable; beside a thread that adds, too. Throws file_error (E02).
+  /// Makes the bytes written so far durable, also while another thread adds some. Throws file_error (E02).
   void sync() {
     if (is_open()) files_.sync(file_, name_);
   }
@@ -55,7 +55,7 @@ class appended_file {
   void open() {
     bool const is_new = !files_.exists(name_);
     file_handle file = files_.open_for_append(name_);
-    // A file that is synced is still lost with its directory's entry.
+    // A synced file is still lost if its directory's entry is.
     if (is_new) files_.sync_directory(name_.parent_path());
     size_ = files_.size(name_);
     file_ = std::move(file);
@@ -65,7 +65,7 @@ class appended_file {
   std::filesystem::path name_;
   file_system& files_;
   file_handle file_;
-  std::uint64_t size_ = 0;  ///< of what was written whole
+  std::uint64_t size_ = 0;  ///< bytes that were written completely
   bool torn_ = false;
   std::string waiting_;
   std::atomic<bool> is_open_{false};

@@ -1,6 +1,6 @@
-// Puts a model's buffers, such as batch norm's running statistics, back to where an update began. Every buffer is copied at
-// every update: LibTorch's batch norm writes its statistics without counting the version up, so a version does not show it. A buffer
-// that grew or shrank meanwhile, as a cache does, gets its size back too.
+// Restores a model's buffers, such as batch norm's running statistics, to the beginning of an update. Copies every buffer at every update,
+// because LibTorch's batch norm writes its statistics without incrementing the version counter. A buffer that was resized meanwhile, such
+// as a cache, is restored to its old size, too.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -19,7 +19,7 @@ namespace keel::inline KEEL_MODE {
 class buffer_snapshot {
  public:
   explicit buffer_snapshot(torch::nn::Module& model) { add(model); }
-  /// Those of another model too, which a forward pass runs through.
+  /// Also covers the buffers of another model that the forward pass uses.
   void add(torch::nn::Module& other) {
     for (auto const& one : other.named_buffers()) {
       names_.push_back(one.key());
@@ -29,17 +29,17 @@ class buffer_snapshot {
 
   void take();
 
-  /// Restores where `kept`, a bool scalar on the buffers' device, is false; the host only waits for it where a buffer has
-  /// another size.
+  /// Restores the buffers if `kept`, a bool scalar on the buffers' device, is false. Synchronizes with the device only if a buffer was
+  /// resized.
   void restore_unless(at::Tensor const& kept);
 
-  /// The first buffer with an element that is NaN or infinity and was finite at the last take(), such as statistics that a finite batch
-  /// made infinite; empty: none has one. Minus infinity, of which masks are made, does not count.
+  /// Returns the name of the first buffer with an element that is NaN or infinite and was finite at the last take(), such as statistics
+  /// that a finite batch made infinite; empty if there is none. Minus infinity is ignored, because masks contain it.
   std::string first_nonfinite_buffer() const;
-  /// The same where the host does not wait: a bool scalar on `device`, true where one has.
+  /// The same without synchronization: returns a bool scalar on `device`, true if there is such a buffer.
   at::Tensor any_nonfinite_on_device(at::Device device) const;
 
-  /// Once after each take(); allocates nothing.
+  /// Restores the buffers. Call at most once after each take(); allocates nothing.
   void restore();
 
  private:

@@ -18,14 +18,15 @@
 #include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
-/// True where a small buffer may be copied as its bytes: an operation of LibTorch takes many times as long, and a model has hundreds.
+/// True for small buffers that may be copied bytewise. An operation of LibTorch takes many times as long, and a model has hundreds of
+/// buffers.
 KEEL_BODY bool are_plain_bytes(at::Tensor const& live, at::Tensor const& copy) {
   constexpr std::size_t small = std::size_t{1} << 17;
   bool const is_plain =
       live.device().is_cpu() && live.layout() == at::kStrided && !live.is_quantized() && !live.is_conj() && !live.is_neg();
   return is_plain && live.numel() > 0 && live.nbytes() <= small && live.is_contiguous() && copy.is_contiguous();
 }
-/// Where a NaN or infinity is that was not there before. Of minus infinity masks are made.
+/// Returns which elements became NaN or infinite. Minus infinity is excluded, because masks contain it.
 KEEL_BODY at::Tensor nonfinite_elements(at::Tensor const& now, at::Tensor const& before) {
   double const infinity = std::numeric_limits<double>::infinity();
   return now.ne(now).logical_or_(now.eq(infinity)).logical_and_(at::isfinite(before));
@@ -61,7 +62,7 @@ KEEL_BODY void buffer_snapshot::restore_unless(at::Tensor const& kept) {
 
 KEEL_BODY std::string buffer_snapshot::first_nonfinite_buffer() const {
   at::NoGradGuard no_grad;
-  // Where the host waits for a device, once.
+  // Synchronizes with each device only once.
   std::vector<at::Device> looked_at;
   bool is_spoiled_there = false;
   for (at::Tensor const& live : live_) {
@@ -84,7 +85,7 @@ KEEL_BODY std::string buffer_snapshot::first_nonfinite_buffer() const {
 
 KEEL_BODY at::Tensor buffer_snapshot::any_nonfinite_on_device(at::Device device) const {
   at::NoGradGuard no_grad;
-  // All of a type at once: a model has hundreds of them.
+  // Concatenates all buffers of a type, because a model has hundreds of them.
   at::Tensor spoiled = at::zeros({}, at::TensorOptions(device).dtype(at::kBool));
   for (at::ScalarType const type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
     std::vector<at::Tensor> live, before;
@@ -104,7 +105,7 @@ KEEL_BODY void buffer_snapshot::restore() {
     if (fits(i)) {
       live_[i].copy_(copies_[i]);
     } else {
-      // Into the module's own handle; the next take() makes another copy.
+      // Moves the copy into the module's own handle; the next take() makes another copy.
       live_[i].set_data(std::exchange(copies_[i], at::Tensor()));
     }
   }

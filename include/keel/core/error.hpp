@@ -5,8 +5,8 @@
 //   E09 out of memory      E10 loss scale       E11 optimizer                      E12 options
 //   E13 configuration file E14 spikes               E15 autograd engine               E16 recomputation
 //   E17 checkpoint format  E18 learning rate        E19 changed while an update was open
-//   E22 given numbers      E23 evaluation mode      E24 launcher and meeting point E25 other ranks
-//   E26 ranks that are not of the same training any more     E27 no progress  (E20, E21 and E28 on are rules)
+//   E22 given numbers      E23 evaluation mode      E24 launcher and rendezvous    E25 other ranks
+//   E26 ranks that diverged from each other                  E27 no progress  (E20, E21 and E28 on are rules)
 #pragma once
 
 #include <keel/core/outcome.hpp>

@@ -1,4 +1,4 @@
-// Definitions for files.hpp.
+// Definitions for file_system.hpp.
 #pragma once
 
 #include <pthread.h>
@@ -14,7 +14,8 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// A write beyond the process's limit on the size of files fails in words; by default its signal would end the process without one.
+/// Makes a write beyond the process's file size limit fail with an error. By default its signal (SIGXFSZ) would end the process without a
+/// message.
 class size_limit_scope {
  public:
   size_limit_scope() {
@@ -25,7 +26,7 @@ class size_limit_scope {
   size_limit_scope(size_limit_scope const&) = delete;
   size_limit_scope& operator=(size_limit_scope const&) = delete;
   ~size_limit_scope() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  /// The write failed by the limit: its signal, which is this thread's, does not come.
+  /// Consumes the pending signal of this thread after a write failed because of the limit.
   void take_signal() {
     struct timespec const at_once{};
     if (::sigismember(&before_, SIGXFSZ) == 0) ::sigtimedwait(&signal_, nullptr, &at_once);
@@ -86,7 +87,7 @@ KEEL_BODY void file_system::write(file_handle const& file, path const& name, cha
 
 KEEL_BODY void file_system::begin_writing_back(file_handle const& file, std::uint64_t offset, std::uint64_t count) {
 #ifdef __linux__
-  // A hint: where the system cannot take it, the sync does all of the work.
+  // Only a hint: if the system does not support it, the later sync does all of the work.
   static_cast<void>(
       ::sync_file_range(file.get(), static_cast<off_t>(offset), static_cast<off_t>(count), SYNC_FILE_RANGE_WRITE));
 #else
@@ -95,7 +96,7 @@ KEEL_BODY void file_system::begin_writing_back(file_handle const& file, std::uin
 }
 
 KEEL_BODY void file_system::sync(file_handle const& file, path const& name) {
-  // A pipe has nothing to sync, and a file system without the call keeps what was written as well as it can.
+  // Pipes cannot be synced, and a file system without the call offers no better durability.
   if (detail::retried([&] { return ::fsync(file.get()); }) != 0 && !detail::is_unsupported(errno))
     detail::throw_file_error("sync", name, errno);
 }
@@ -105,7 +106,7 @@ KEEL_BODY std::string file_system::sync_directory(path const& directory) {
   file_handle const handle(detail::retried([&] { return ::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!handle && errno != EACCES && errno != EPERM) detail::throw_file_error("open", directory, errno);
   if (handle && detail::retried([&] { return ::fsync(handle.get()); }) == 0) return {};
-  // EINVAL: as of some network file systems, which have nothing to sync.
+  // Some network file systems return EINVAL because they have nothing to sync.
   if (handle && errno == EINVAL) return {};
   if (handle && !detail::is_unsupported(errno)) detail::throw_file_error("sync", directory, errno);
   return "the entries of " + directory.string() + " cannot be synced (" + detail::error_words(errno) +
@@ -199,7 +200,7 @@ KEEL_BODY bool file_system::is_locked(path const& name) {
   if (::stat(name.c_str(), &status) != 0) return errno != ENOENT;
   std::ifstream all("/proc/locks");
   if (!all.is_open()) return true;
-  // 1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF. Layered file systems have another device there than stat().
+  // Example: 1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF. On layered file systems the device differs from that of stat().
   std::string const place = ":" + std::to_string(status.st_ino) + " ";
   for (std::string line; std::getline(all, line);) {
     if (line.find(" FLOCK ") != std::string::npos && line.find(place) != std::string::npos) return true;

@@ -1,5 +1,5 @@
-// Whether floating-point values are finite, on the calling thread alone: for a background thread that must not take the cores
-// of training, as LibTorch's operators would.
+// Checks whether floating-point values are finite, on the calling thread only: for background threads, which must not take cores away from
+// training as LibTorch's operators would.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +11,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// NaN and infinity have every bit of the exponent set (IEEE 754; bfloat16 is the upper half of a float).
+/// In NaN and infinity every bit of the exponent is set (IEEE 754; bfloat16 is the upper half of a float).
 template <class Bits>
 bool exponents_are_finite(char const* bytes, std::size_t count, Bits exponent) {
   bool found = false;
@@ -23,7 +23,7 @@ bool exponents_are_finite(char const* bytes, std::size_t count, Bits exponent) {
   return !found;
 }
 
-/// True for types that have no infinity. `count` is in bytes, a multiple of an element's.
+/// Returns true if all values are finite, and for types without an infinity. `count` is in bytes, a multiple of the element size.
 inline bool is_finite(char const* bytes, std::size_t count, at::ScalarType type) {
   switch (type) {
     case at::kFloat:

@@ -96,11 +96,11 @@ inline weighted_loss as_weighted_loss(losses const& all, std::int64_t rows) {
   return {all.total(), all.weight().value_or(static_cast<double>(rows)), all.parts()};
 }
 
-/// A function that keel can take a batch's loss from.
+/// A loss function that keel supports for this batch type.
 template <class LossOf, class Batch>
 concept loss_function = requires(LossOf& loss_of, Batch const& batch) { as_weighted_loss(loss_of(batch), std::int64_t{1}); };
 
-/// Throws data_error (E07) unless it is a finite number, zero or above. A loss of weight zero counts for nothing.
+/// Throws data_error (E07) unless the weight is a finite number of at least zero. A loss of weight zero is ignored.
 inline void require_weight(double weight) {
   if (weight >= 0.0 && std::isfinite(weight)) return;
   throw data_error("E07", "the weight of a loss must be a finite number, zero or above, and is " + std::to_string(weight) +

@@ -10,7 +10,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// The weighted sum of mean losses: on the host, or on the device for an update that is decided there.
+/// The weighted sum of mean losses, on the host or, for a device-decided update, on the device.
 class loss_accumulator {
  public:
   double weight = 0.0;
@@ -21,13 +21,13 @@ class loss_accumulator {
   }
   void add_on_device(at::Tensor const& mean, double of);
   void add(loss_accumulator const& other);
-  /// Another mean as one term of a sum, whatever it is over.
+  /// Adds another mean as one term of a sum, regardless of its weight.
   void add_term(loss_accumulator const& other);
 
   bool is_on_device() const { return device_sum_.defined(); }
-  /// NaN where only the device knows.
+  /// Returns the weighted mean; NaN if only the device knows it.
   double mean() const { return device_sum_.defined() ? std::numeric_limits<double>::quiet_NaN() : sum_ / weight; }
-  /// A double scalar.
+  /// Returns the weighted mean as a double scalar.
   at::Tensor mean_on_device() const;
 
  private:

@@ -1,4 +1,4 @@
-// The modes of a model's modules, training or evaluation, as they were, whatever is made of them meanwhile.
+// Restores the training or evaluation mode of each of a model's modules at the end of a scope.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -15,14 +15,14 @@ namespace keel::inline KEEL_MODE {
 class mode_scope {
  public:
   explicit mode_scope(torch::nn::Module& model) : model_(model), was_training_(model.is_training()) {
-    // Without itself, which a module that is not in a shared_ptr cannot be asked for.
+    // Excludes the module itself, because modules() can return it only if a shared_ptr owns it.
     for (auto const& one : model.modules(/*include_self=*/false)) modes_.emplace_back(one, one->is_training());
   }
   mode_scope(mode_scope const&) = delete;
   mode_scope& operator=(mode_scope const&) = delete;
   ~mode_scope() {
     if (model_.is_training() != was_training_) model_.train(was_training_);
-    // What a module's own train() would do beside its flag happened when the program called it.
+    // Any other effects of a module's own train() occurred when the program called it.
     for (auto const& [module, training] : modes_) {
       if (module->is_training() != training) module->train(training);
     }

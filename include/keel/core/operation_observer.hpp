@@ -1,4 +1,4 @@
-// Is called for every operation that LibTorch runs for a thread, the backward passes that it starts on other threads included.
+// Observes every operation that LibTorch runs for a thread, including those of its backward passes on other threads.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -16,17 +16,17 @@ namespace keel::inline KEEL_MODE {
 
 class operation_observer {
  public:
-  /// Both are called on the thread that runs the operation; several may run at once. Its name is the operator's, as "aten::mm".
-  /// Nothing may be thrown.
-  /// Returns what the end gets, or nothing where the end is of no interest.
+  /// Called when an operation begins. Returns the context that ended() receives, or null to skip that call. Both functions are called on
+  /// the thread that runs the operation, possibly several at once, and must not throw. The name of the operation is that of the operator,
+  /// such as "aten::mm".
   virtual std::unique_ptr<at::ObserverContext> began(at::RecordFunction const& operation) = 0;
   virtual void ended(at::RecordFunction const& operation, at::ObserverContext& context) = 0;
 
-  /// What is observed beside the name of each operation.
+  /// What to observe in addition to the name of each operation.
   struct request {
     bool inputs = false;
     bool outputs = false;
-    bool backward_functions = false;  ///< the functions of a backward pass as operations too, by names as "LogBackward0"
+    bool backward_functions = false;  ///< also observes the functions of a backward pass, with names such as "LogBackward0"
   };
 
   class scope;
@@ -39,8 +39,8 @@ class operation_observer {
 
 namespace keel::detail::inline KEEL_MODE {
 
-// LibTorch's callbacks are plain functions without an argument of their user, and a backward pass takes them along to its threads, but
-// no variable of the thread. So each place has a function.
+// LibTorch's callbacks are plain functions without a user argument. A backward pass propagates them to its threads, but no thread-local
+// variables. Therefore each slot has a function of its own.
 inline constexpr std::size_t max_observers = 8;
 
 inline std::array<std::atomic<operation_observer*>, max_observers>& observers() {
@@ -93,14 +93,14 @@ template struct revealed<inputs_of_operations, &at::RecordFunction::inputs_>;
 
 namespace keel::inline KEEL_MODE {
 
-/// Where an observer's scope asked for them, while the operation begins. In place of operation.inputs(), which, in a program without
-/// NDEBUG, asserts with a flag that a LibTorch with NDEBUG never sets; the member lies at the same place in both.
+/// Returns the inputs of an operation that begins, if the observer's scope requested them. In a program without NDEBUG, operation.inputs()
+/// asserts on a flag that a LibTorch built with NDEBUG never sets. The member has the same offset in both, so this function reads it.
 inline detail::operation_inputs inputs_of(at::RecordFunction const& operation) {
   return operation.*member_of(detail::inputs_of_operations());
 }
 
-/// Observes what this thread runs for as long as it lives, and ends on the thread on which it began. Throws error (E12) where eight
-/// others observe in this process.
+/// Observes the operations of the current thread during its lifetime. Must be destroyed on the same thread. Throws error (E12) if the
+/// process already has eight observers.
 class operation_observer::scope {
  public:
   explicit scope(operation_observer& observer, request const& wanted = {}) {

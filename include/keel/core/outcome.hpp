@@ -93,7 +93,7 @@ struct stopped {
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Holds an alternative of a temporary, or nothing. Converts to bool and compares with nullptr, as a pointer does.
+/// Holds an alternative of a temporary, or is empty. Converts to bool and compares with nullptr, as a pointer does.
 template <class Case>
 class held_case : public std::optional<Case> {
  public:
@@ -139,7 +139,7 @@ class one_of {
   }
   template <class Case>
   Case const* get_if() const&& = delete;
-  /// As above, for a temporary: returns the alternative by value, or nothing.
+  /// As above, for a temporary: returns the alternative by value, or an empty value.
   template <class Case>
   held_case<Case> get_if() && {
     if (!is<Case>()) return {};

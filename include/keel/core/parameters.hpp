@@ -36,7 +36,7 @@ torch::nn::Module& as_module(std::shared_ptr<Module> const& model) {
   return *model;
 }
 
-/// The module that a model argument stands for, of which facts are known.
+/// Returns the module of a model argument.
 template <class Model>
 struct module_type {
   using type = Model;
@@ -55,32 +55,33 @@ struct module_type<std::shared_ptr<Module>> {
 template <class Model>
 using module_of = typename module_type<std::remove_cv_t<Model>>::type;
 
-/// The optimizer's parameters in its order, named by the model.
+/// The optimizer's parameters, in its order, with the names that the model gives them.
 struct parameter_list {
   std::vector<at::Tensor> tensors;
   std::vector<std::string> names;
   at::DeviceType device = at::kCPU;
-  bool one_device = true;  ///< all of them are on the same one
-  model::settings seen{};  ///< the facts that a look at the model shows
+  bool one_device = true;  ///< all parameters are on the same device
+  model::settings seen{};  ///< the facts that are detected in the model
 };
 
-/// Takes out what a group holds twice, as it does where a module registers one tensor under two names and the group was made of
-/// model->parameters(): the optimizer would step such a parameter twice.
+/// Removes duplicates within a group. They arise if a module registers one tensor under two names and the group was made from
+/// model->parameters(); the optimizer would step such a parameter twice.
 void hold_each_once(torch::optim::Optimizer& optimizer);
 
-/// Throws error (E11) if the optimizer does not fit the model: a tensor that is not one of its parameters, one in two groups, one
-/// that would not be trained, a complex one. A parameter that is twice in one group stays there once.
+/// Throws error (E11) if the optimizer does not fit the model: it holds a tensor that is not a parameter of the model, one in two groups,
+/// one that would not be trained, or a complex one. Removes duplicates within a group.
 parameter_list collect_parameters(torch::nn::Module& model, torch::optim::Optimizer& optimizer);
 
-/// Trains those of `which` that the list does not have yet: they require grad, and are a group of the optimizer with this rate and the
-/// other options of the first. False where the list has all of them. Throws as collect_parameters, with everything as it was.
+/// Unfreezes the parameters in `which` that the list does not contain yet: sets requires_grad and adds them to the optimizer as a group
+/// with this rate and the other options of the first group. Returns false if the list contains all of them. Throws as collect_parameters,
+/// and then changes nothing.
 bool add_trained_group(torch::nn::Module& model, torch::optim::Optimizer& optimizer, parameter_list& list,
                        std::vector<at::Tensor> const& which, double rate);
-/// The optimizer's last group is frozen and goes, with its state. Returns how many parameters it had.
+/// Freezes the optimizer's last group and removes it with its state. Returns its number of parameters.
 std::size_t remove_trained_group(torch::nn::Module& model, torch::optim::Optimizer& optimizer, parameter_list& list);
 
-/// Throws error (E11) where the optimizer's groups are not those of the list any more: what was added would never be cleared,
-/// checked or saved.
+/// Throws error (E11) if the optimizer's groups differ from the list. Parameters that were added elsewhere would never be cleared, checked
+/// or saved.
 void require_same_groups(parameter_list const& list, torch::optim::Optimizer& optimizer);
 
 }  // namespace keel::inline KEEL_MODE

@@ -52,7 +52,7 @@ KEEL_BODY parameter_list collect_parameters(torch::nn::Module& model, torch::opt
   std::unordered_set<void const*> memory;
   for (auto const& item : model.named_parameters()) {
     at::Tensor const& parameter = item.value();
-    // Frozen ones have no gradients to lose digits of.
+    // Frozen parameters have no gradients that could lose digits.
     list.seen.half_parameters |= parameter.requires_grad() && parameter.scalar_type() == at::kHalf;
     list.seen.bfloat16_parameters |= parameter.requires_grad() && parameter.scalar_type() == at::kBFloat16;
     list.seen.tied_weights |= parameter.numel() > 0 && !memory.insert(parameter.data_ptr()).second;
@@ -70,7 +70,7 @@ KEEL_BODY parameter_list collect_parameters(torch::nn::Module& model, torch::opt
   list.device = list.tensors.front().device().type();
   for (at::Tensor const& parameter : list.tensors) list.one_device &= parameter.device() == list.tensors.front().device();
   for (auto const& module : model.modules(/*include_self=*/false)) {
-    // In evaluation mode its statistics are constants.
+    // In evaluation mode the statistics are constants.
     bool const tracks = module->named_buffers(/*recurse=*/false).contains("running_mean");
     bool const normalizes = module->name().find("BatchNorm") != std::string::npos ||
                             (tracks && module->name().find("InstanceNorm") != std::string::npos);

@@ -1,5 +1,5 @@
-// A directory that keel made goes: only what keel writes into it, by name. What else a person put there stays, and where a link was put
-// in its place, the link goes and what it leads to stays.
+// Removes a directory that keel created, and in it only the files that keel writes, by name. Other files are kept. If the directory was
+// replaced by a link, only the link is removed.
 #pragma once
 
 #include <filesystem>
@@ -9,9 +9,9 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Removes those files of `directory` whose name `is_own(name)` is true of, `last` after the others, and the directory. Returns a sentence
-/// where something else is in it, by `name`: that stays beside it, under the first free kept-NAME or kept-NAME-N. Empty: all went, or
-/// nothing was there. Throws file_error (E02).
+/// Removes the files of `directory` for which `is_own(name)` is true, then the file `last`, then the directory. If it contains anything
+/// else, renames it to the first free kept-NAME or kept-NAME-N next to it, where NAME is `name`, and returns a message. Returns an empty
+/// string if everything was removed, or if there was nothing. Throws file_error (E02).
 template <class IsOwn>
 std::string remove_directory_of(file_system& files, std::filesystem::path const& directory, std::string const& name,
                                 IsOwn const& is_own, std::string_view last) {
@@ -22,7 +22,7 @@ std::string remove_directory_of(file_system& files, std::filesystem::path const&
   for (std::filesystem::path const& file : files.list(directory)) {
     std::string const entry = file.filename().string();
     file_kind const of_file = files.kind(file);
-    // Another rank that still writes has renamed it.
+    // Another rank that is still writing has renamed it.
     if (of_file == file_kind::none) continue;
     if (of_file != file_kind::file || !(entry == last || is_own(entry))) {
       unknown = entry;
@@ -32,7 +32,7 @@ std::string remove_directory_of(file_system& files, std::filesystem::path const&
   }
   if (files.kind(directory / last) == file_kind::file) files.remove_file(directory / last);
   if (files.remove_directory(directory)) return {};
-  // A network's file system keeps what another process has open under a name of its choice: the next removal tries again.
+  // A network file system keeps files that another process has open under temporary names; the next removal tries again.
   if (unknown.empty()) return {};
   std::filesystem::path const parent = directory.parent_path();
   std::filesystem::path free = parent / ("kept-" + name);

@@ -1,11 +1,10 @@
-// A file's content replaced as a whole: written beside it under another name, synced, and moved into its place. At every moment
-// the name holds all of the older bytes or all of the newer ones, and whoever has the older file open or mapped keeps it.
-//     a symbolic link          stays, and the file that it leads to is replaced
-//     a pipe, a device         is written in place, and so is what /dev/stdout stands for
-//     permissions              of an older file are kept, and its owner where the process may set it; a new one has 0644
-//     without
-//                              the umask's bits
-// The disk has to hold both for a while. Left out: hard links of the older file, which only writing in place could keep.
+// Replaces the content of a file atomically: writes a temporary file next to it, syncs it and renames it. At any time the name refers to
+// either the complete old or the complete new content, and programs that have the old file open or mapped keep it.
+//     a symbolic link          is kept; the file that it refers to is replaced
+//     a pipe, a device         is written in place, and so is the target of /dev/stdout
+//     permissions              of an existing file are kept, and its owner if the process may set it; a new file has 0644 without the
+//                              umask's bits
+// The disk must temporarily hold both. Left out: preserving hard links of the old file, which requires writing in place.
 #pragma once
 
 #include <sys/stat.h>
@@ -24,17 +23,17 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// The file behind all links of `name`, there or not; nothing for what can only be written in place.
+/// Returns the file behind all links of `name`, which need not exist; nullopt for a file that can only be written in place.
 inline std::optional<std::filesystem::path> replaceable_file(std::filesystem::path name) {
   namespace fs = std::filesystem;
   std::error_code code;
   auto const status = fs::status(name, code);
   if (fs::exists(status) && !fs::is_regular_file(status)) return std::nullopt;
-  // Where the links go in a circle, opening the file says so.
+  // For circular links, opening the file reports the error.
   constexpr int max_links = 40;
   for (int links = 0; links < max_links; ++links) {
     if (!fs::is_symlink(fs::symlink_status(name, code))) return name;
-    // A link in /proc leads to an open file, which other programs write to as well; its text does not last as a path.
+    // A link in /proc refers to an open file, which other programs may write as well; its text is not a stable path.
     auto const directory = name.parent_path();
     auto const real = fs::canonical(directory.empty() ? "." : directory, code);
     if (code || real.native().starts_with("/proc/")) return std::nullopt;
@@ -45,14 +44,14 @@ inline std::optional<std::filesystem::path> replaceable_file(std::filesystem::pa
   return std::nullopt;
 }
 
-/// A name that goes away with this object.
+/// A temporary file, which is removed on destruction.
 class temporary_name {
  public:
   temporary_name() = default;
   temporary_name(temporary_name const&) = delete;
   temporary_name& operator=(temporary_name const&) = delete;
   ~temporary_name() {
-    std::error_code ignored;  // the error that ends the save is already on its way
+    std::error_code ignored;  // the error that made the save fail is already being thrown
     if (!path_.empty()) std::filesystem::remove(path_, ignored);
   }
 
@@ -64,11 +63,11 @@ class temporary_name {
   std::filesystem::path path_;
 };
 
-/// The new content of a file on its way: construct, write, finish, take_place. Until the last, an exception leaves everything
-/// as it was, but for what is written in place.
+/// The new content of a file. Use: construct, write, finish, take_place. Until take_place, an exception leaves everything unchanged, except
+/// for files that are written in place.
 class replacement {
  public:
-  /// Throws file_error (E02), like all of it.
+  /// Throws file_error (E02), as do all members.
   replacement(file_system& files, std::filesystem::path const& name) : files_(files), target_(name) {
     auto const target = replaceable_file(name);
     in_place_ = !target;
@@ -83,8 +82,8 @@ class replacement {
 
   void write(char const* bytes, std::size_t count) { files_.write(file_, target_, bytes, count); }
 
-  /// All of it is on the disk, where a full one may show only now. Closes the file, since a set may have more files than a
-  /// process may have open.
+  /// Syncs the file, which may be the first call to detect a full disk. Closes it, because a set of files may exceed the limit of open
+  /// files.
   void finish() {
     files_.sync(file_, target_);
     file_ = file_handle();
@@ -97,12 +96,12 @@ class replacement {
   }
 
   bool is_in_place() const { return in_place_; }
-  /// Where the name stands.
+  /// Returns the directory of the target.
   std::filesystem::path directory() const { return target_.parent_path().empty() ? "." : target_.parent_path(); }
 
  private:
   void make_beside() {
-    // Nothing of the target's name, which may be as long as a name can be.
+    // Does not contain the target's name, which may already have the maximum length.
     static std::atomic<std::uint64_t> count{0};
     for (int attempt = 0;; ++attempt) {
       auto const path = directory() / (".keel-save-" + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".tmp");
@@ -111,22 +110,22 @@ class replacement {
         beside_.set(path);
         return;
       } catch (file_error const&) {
-        // What a process of the same number left behind when it was killed; in a container that is every run.
+        // Left by a killed process with the same process id; in a container ids repeat in every run.
         constexpr int most_attempts = 1000;
         if (attempt == most_attempts || !files_.exists(path)) throw;
       }
     }
   }
 
-  /// Before the first byte, which may be for few eyes.
+  /// Called before the first byte is written, because the content may be confidential.
   void keep_owner_and_permissions() {
     struct stat older{};
     struct stat newer{};
     if (::stat(target_.c_str(), &older) != 0 || ::fstat(file_.get(), &newer) != 0) return;
     mode_t bits = older.st_mode & 0777;
     if (older.st_uid != newer.st_uid || older.st_gid != newer.st_gid) {
-      // Only root may give files away; for others the new file is theirs, as every file that they make, and its group only one of
-      // their own. What the older group might do, another may not.
+      // Only root may change the owner. For others the new file belongs to them, and its group can only be one of their own. If the group
+      // could not be kept, the new group gets none of the old group's permissions.
       bool const is_owned = ::fchown(file_.get(), older.st_uid, older.st_gid) == 0 ||
                             ::fchown(file_.get(), static_cast<uid_t>(-1), older.st_gid) == 0;
       if (!is_owned && older.st_gid != newer.st_gid) bits &= ~static_cast<mode_t>(070);
@@ -142,13 +141,12 @@ class replacement {
   bool in_place_;
 };
 
-/// Makes renames in `directory` last through a power cut, if its file system can; one that cannot fails no save, which is whole
-/// without it.
+/// Makes renames in `directory` durable if its file system can. Ignores that it cannot, because the save is complete anyway.
 inline void sync_directory_if_possible(file_system& files, std::filesystem::path const& directory) {
   static_cast<void>(files.sync_directory(directory));
 }
 
-/// Calls `write(sink)`, which calls `sink(char const* bytes, std::size_t count)` in the order of the file.
+/// Replaces a file. Calls `write(sink)`, which calls `sink(char const* bytes, std::size_t count)` in the order of the file.
 template <class Write>
 void replace_file(file_system& files, std::filesystem::path const& name, Write const& write) {
   replacement file(files, name);

@@ -1,12 +1,12 @@
-// A TorchScript module as the module that a step or trainer takes: its parameters and buffers by their names, and its mode. The program
-// calls the script module as before.
+// Wraps a TorchScript module as a module for a step or trainer: its named parameters and buffers, and its mode. The program calls the
+// script module as before.
 //
 //     auto net = torch::jit::load("net.pt");
 //     auto model = std::make_shared<keel::script_module>(net);
 //     torch::optim::Adam optimizer(model->parameters(), 1e-3);
 //
-// Includes TorchScript's headers, so keel/keel.hpp does not include this one. Left out: a script that replaces a buffer by another tensor in
-// its forward(), where this keeps the tensor of before.
+// Includes TorchScript's headers, so keel/keel.hpp does not include this header. Left out: scripts whose forward() replaces a buffer by
+// another tensor; this module would keep the old one.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -1,4 +1,4 @@
-// The time of records and events.
+// The timestamps of records and events.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// Notices that a tensor was written to, replaced or taken away: by its handle, by how often autograd saw it change, and by a
-// few of its elements, because LibTorch's own clip_grad_norm_ and SGD write through `.data()`, which autograd does not count.
+// Detects that a tensor was modified, replaced or removed: by its handle, by autograd's version counter, and by a sample of its elements,
+// because LibTorch's own clip_grad_norm_ and SGD write through `.data()`, which bypasses the version counter.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,7 @@ namespace keel::inline KEEL_MODE {
 class tensor_mark {
  public:
   tensor_mark() = default;
-  /// Of an undefined tensor too. `sampled`: its elements are looked at, where they lie in host memory.
+  /// Marks a tensor, which may be undefined. `sampled`: also samples its elements if they are in host memory.
   explicit tensor_mark(at::Tensor const& tensor, bool sampled = true) {
     if (!tensor.defined()) return;
     tensor_ = tensor.unsafeGetTensorImpl();
@@ -29,12 +29,12 @@ class tensor_mark {
   friend bool operator==(tensor_mark const& a, tensor_mark const& b) {
     return a.tensor_ == b.tensor_ && a.version_ == b.version_ && a.sample_ == b.sample_;
   }
-  /// The same elements, as far as they are looked at, however often they were written.
+  /// True if handle and sampled elements are equal, regardless of the version counter.
   bool same_values(tensor_mark const& other) const { return tensor_ == other.tensor_ && sample_ == other.sample_; }
   bool sampled() const { return sample_ != 0; }
 
  private:
-  /// 0 for what cannot be looked at without waiting for a device.
+  /// Returns 0 if the elements cannot be read without synchronizing with a device.
   static std::uint64_t sample_of(at::Tensor const& tensor) {
     std::int64_t const count = tensor.numel();
     bool const readable = tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.has_storage();
@@ -43,7 +43,7 @@ class tensor_mark {
     std::int64_t const samples = std::min(count, most);
     auto const size = static_cast<std::size_t>(tensor.element_size());
     auto const* const bytes = static_cast<char const*>(tensor.data_ptr());
-    // Fowler, Noll and Vo's hash.
+    // The FNV-1a hash.
     std::uint64_t hash = 0xcbf29ce484222325ULL;
     for (std::int64_t i = 0; i < samples; ++i) {
       std::int64_t const at = samples == 1 ? 0 : (count - 1) * i / (samples - 1);
@@ -54,7 +54,7 @@ class tensor_mark {
     return hash;
   }
 
-  /// Keeps the address from another tensor, not the elements.
+  /// Prevents another tensor from reusing the address; does not keep the elements alive.
   std::optional<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> address_;
   c10::TensorImpl const* tensor_ = nullptr;
   std::int64_t version_ = 0;

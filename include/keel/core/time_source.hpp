@@ -1,4 +1,4 @@
-// The clock of a run: what cadences, timers and phases count by.
+// The clock of a run, for cadences, timers and phases.
 #pragma once
 
 #include <chrono>
@@ -6,7 +6,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// The steady clock of this machine. A test derives from it and hands in its own.
+/// The steady clock of this machine. Tests derive from it and pass their own.
 class time_source {
  public:
   using duration = std::chrono::steady_clock::duration;
@@ -19,7 +19,7 @@ class time_source {
   virtual time_point now() const { return std::chrono::steady_clock::now(); }
 };
 
-/// That of this machine, for any thread.
+/// Returns the clock of this machine. Thread-safe.
 inline time_source const& real_time() {
   static time_source const time;
   return time;

@@ -4,7 +4,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Written into every checkpoint.
+/// The version of keel, which is written into every checkpoint.
 inline constexpr char const* version = "0.1.0";
 
 }  // namespace keel::inline KEEL_MODE

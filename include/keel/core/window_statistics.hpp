@@ -1,7 +1,6 @@
-// Mean and deviation of the last accepted values, to say how unusual the next one is. What enters is the value of an update
-// that was applied (N19) and what is asked about was found finite (N03), so one NaN cannot blind it. A deviation counts as at
-// least a hundredth of the mean, so that a history that hardly varies does not make a spike of every change, and one that does
-// not vary at all is not blind.
+// Mean and standard deviation of the last accepted values, to judge how unusual the next one is. Only values of applied updates enter
+// (N19), and only finite values are judged (N03), so that a NaN cannot disable it. The standard deviation is floored at 1 % of the mean, so
+// that a nearly constant history does not flag every change, and a constant one still flags outliers.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +16,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// A finite value of an update that was applied.
+/// A finite value of an applied update.
 class accepted_value {
  public:
   double value() const { return value_; }
@@ -28,7 +27,7 @@ class accepted_value {
   double value_;
 };
 
-/// The value as one that may enter a reference window; nothing if the step was not applied, or the value is not finite.
+/// Returns the value if it may enter the window; nullopt if the update was not applied, or if the value is not finite.
 inline std::optional<accepted_value> accepted(step_outcome const& result, double value) {
   if (!result.is<result::updated>() || !std::isfinite(value)) return std::nullopt;
   return accepted_value(value);
@@ -36,33 +35,33 @@ inline std::optional<accepted_value> accepted(step_outcome const& result, double
 
 class window_statistics {
  public:
-  /// Looks back on `length` values; says nothing before `least` of them are there.
+  /// Holds the last `length` values; judges nothing until it has `least` of them.
   explicit window_statistics(std::size_t length = 128, std::size_t least = 8) : length_(length), least_(least) {}
 
-  /// Standard deviations from the mean of the window; nothing before there is a history, or where all of it is zero.
+  /// Returns the distance from the window's mean in standard deviations; nullopt without a history, or if all its values are zero.
   std::optional<double> zscore(finite<double> const& value) const {
     auto const seen = moments();
     if (!seen) return std::nullopt;
     return (value.value() - seen->mean) / seen->deviation;
   }
-  /// The mean of the window; nothing before there is a history.
+  /// Returns the mean of the window; nullopt without a history.
   std::optional<double> mean() const {
     if (values_.size() < least_) return std::nullopt;
     double sum = 0.0;
     for (double const one : values_) sum += one;
     return sum / static_cast<double>(values_.size());
   }
-  /// The value that stands `deviations` above the mean; infinity before there is a history, or where all of it is zero.
+  /// Returns the value that is `deviations` above the mean; infinity without a history, or if all its values are zero.
   double limit(double deviations) const {
     auto const seen = moments();
     return seen ? seen->mean + deviations * seen->deviation : std::numeric_limits<double>::infinity();
   }
-  /// Nothing for a value that is not there.
+  /// Returns nullopt if there is no value.
   std::optional<double> zscore(std::optional<finite<double>> const& value) const {
     return value ? zscore(*value) : std::nullopt;
   }
 
-  /// Rejected (N03): a number that was not checked.
+  /// Does not compile (N03): a raw number must be checked with as_finite first.
   template <class Raw>
     requires std::is_arithmetic_v<Raw>
   std::optional<double> zscore(Raw const&) const {
@@ -81,7 +80,7 @@ class window_statistics {
   void push(std::optional<accepted_value> const& accepted) {
     if (accepted) push(*accepted);
   }
-  /// Rejected (N19): a value that was not accepted.
+  /// Does not compile (N19): only accepted values may enter.
   template <class Raw>
   void push(Raw const&) {
     detail::reject_call<rule::N19, Raw>();
@@ -91,9 +90,9 @@ class window_statistics {
   void visit(Archive& archive) {
     archive("values", values_);
     archive("next", next_);
-    // A damaged position must not become an index outside the window.
+    // A damaged position must not become an index beyond the window.
     if (next_ >= values_.size()) next_ = 0;
-    // Of a recipe with another length: the last values, from the oldest on.
+    // For a window of another length: keeps the last values, from the oldest on.
     if (values_.size() > length_ || (values_.size() < length_ && next_ != 0)) {
       std::rotate(values_.begin(), values_.begin() + static_cast<std::ptrdiff_t>(next_), values_.end());
       if (values_.size() > length_) values_.erase(values_.begin(), values_.end() - static_cast<std::ptrdiff_t>(length_));

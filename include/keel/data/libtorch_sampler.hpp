@@ -1,11 +1,11 @@
-// keel's order for LibTorch's data loaders, with their worker threads and their fetching ahead:
+// keel's order for LibTorch's data loaders, with their worker threads and prefetching:
 //     run.fit([&](std::int64_t epoch, std::int64_t position) {
 //       return torch::data::make_data_loader(dataset, keel::libtorch_sampler(order, epoch, position), options);
 //     }, loss_of);
-// The options' batch size is that of the order, and `enforce_ordering` stays on. In a keel::trainer nothing of a loader need be
-// saved: its position counts what was consumed. A loop without one saves the sampler by torch::save. What the sampler knows is
-// how many batches it handed out, which with workers is `max_jobs` ahead of those that were consumed: save it where an epoch
-// ends, or use no workers.
+// The options' batch size must be that of the order, and `enforce_ordering` must stay on. A keel::trainer saves nothing of a loader,
+// because its position counts the consumed batches. A loop without a trainer saves the sampler with torch::save. The sampler only counts
+// the batches that it handed out. With workers that is up to `max_jobs` ahead of the consumed ones, so save it at the end of an epoch, or
+// use no workers.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -25,7 +25,7 @@
 namespace keel::libtorch::inline KEEL_MODE {
 template <class Class, class Argument>
 Argument argument_of(void (Class::*)(Argument));
-/// Of the standard's type or of LibTorch's own, by its version.
+/// std::optional or LibTorch's own optional, depending on its version.
 using optional_size = decltype(argument_of(&torch::data::samplers::Sampler<>::reset));
 using optional_rows = decltype(std::declval<torch::data::samplers::Sampler<>&>().next(0));
 }  // namespace keel::libtorch::inline KEEL_MODE
@@ -34,7 +34,7 @@ namespace keel::inline KEEL_MODE {
 
 class libtorch_sampler : public torch::data::samplers::Sampler<> {
  public:
-  /// The batches of `epoch` from `position` on. Throws error (E12) for a negative one of the two.
+  /// Samples the batches of `epoch` from `position` on. Throws error (E12) if either is negative.
   libtorch_sampler(shuffled_batches order, std::int64_t epoch, std::int64_t position = 0)
       : order_(order), epoch_(epoch), first_(position), next_(position) {
     if (epoch < 0 || position < 0)
@@ -42,12 +42,13 @@ class libtorch_sampler : public torch::data::samplers::Sampler<> {
                              ", and both count from 0. Take them from trainer::fit, or count from 0.");
   }
 
-  /// Throws error (E12) for another size: the order has its own.
+  /// Restarts at the first position. Throws error (E12) if a size is given, because the order determines it.
   void reset(libtorch::optional_size new_size = {}) override {
     if (new_size) throw error("E12", "this sampler's number of rows is its order's. Make another keel::shuffled_batches.");
     next_ = first_;
   }
-  /// Throws error (E12) where the loader's batch size is not the order's. The last batch of an epoch may have fewer rows.
+  /// Returns the rows of the next batch. Throws error (E12) if the loader's batch size is not the order's. The last batch of an epoch may
+  /// have fewer rows.
   libtorch::optional_rows next(std::size_t batch_size) override {
     if (batch_size != static_cast<std::size_t>(order_.batch_size()))
       throw error("E12", "the loader asks for batches of " + std::to_string(batch_size) +
@@ -57,14 +58,14 @@ class libtorch_sampler : public torch::data::samplers::Sampler<> {
     row_numbers const rows = order_.batch(epoch_, next_++);
     return std::vector<std::size_t>(rows.begin(), rows.end());
   }
-  /// The epoch, the position behind the last batch that was handed out, and what the order is.
+  /// Saves the epoch, the position after the last batch that was handed out, and the description of the order.
   void save(torch::serialize::OutputArchive& archive) const override {
     archive.write("epoch", c10::IValue(epoch_));
     archive.write("position", c10::IValue(next_));
     archive.write("order", c10::IValue(order_.describe()));
   }
-  /// A loader that begins afterwards begins there. Throws checkpoint_error: E04 for what another sampler or another order
-  /// wrote, E05 for damage.
+  /// Loads the position, from which a loader that is started afterwards continues. Throws checkpoint_error: E04 if another sampler or order
+  /// wrote it, E05 if it is damaged.
   void load(torch::serialize::InputArchive& archive) override {
     c10::IValue epoch;
     c10::IValue position;
@@ -88,7 +89,7 @@ class libtorch_sampler : public torch::data::samplers::Sampler<> {
  private:
   shuffled_batches order_;
   std::int64_t epoch_;
-  std::int64_t first_;  ///< where a loader begins
+  std::int64_t first_;  ///< the position at which a loader starts
   std::int64_t next_;
 };
 

@@ -1,4 +1,4 @@
-// The data of a run without any: an endless row of keel::no_batch, which begins wherever a run stands.
+// The source of a run without data: an endless sequence of keel::no_batch, which can start at any position.
 #pragma once
 
 #include <cstddef>

@@ -47,7 +47,7 @@ KEEL_BODY layer_summary layers_of(run_history const& history) {
       std::tie(found.smallest, found.smallest_layer) = std::tie(first, layer);
     if (first > found.largest) std::tie(found.largest, found.largest_layer) = std::tie(first, layer);
   });
-  // A layer without a gradient moves only by weight decay, which is no evidence about the learning rate.
+  // A layer without a gradient moves only by weight decay, which says nothing about the learning rate.
   std::vector<double> ratios;
   for_each_layer(history, "update_ratio", [&](std::string const& layer, std::span<curve_point const> points) {
     if (std::find(found.without_gradient.begin(), found.without_gradient.end(), layer) != found.without_gradient.end()) return;

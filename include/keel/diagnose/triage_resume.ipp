@@ -22,7 +22,7 @@ KEEL_BODY std::int64_t repeated_batches(run_history const& history, std::int64_t
   for (auto one = all.begin(); one != first; ++one) {
     if (one->epoch == first->epoch) ++seen[one->checksum];
   }
-  // Batches that had already repeated before the resume are no evidence.
+  // Batches that had already repeated before the resume do not count.
   std::int64_t row = 0;
   for (auto one = first; one != all.end() && one->epoch == first->epoch; ++one, ++row) {
     auto const before = seen.find(one->checksum);

@@ -84,7 +84,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
   auto const totals = points_of(history, "time.total");
   constexpr std::size_t least = 20;
   if (totals.size() < least) return found;
-  // Medians of the second half, after all warm-up.
+  // Medians of the second half, after any warm-up.
   auto const usual = [&](std::string const& key) {
     auto const points = points_of(history, key);
     return points.empty() ? 0.0 : median_of(values_of(points.subspan(points.size() / 2)));

@@ -1,4 +1,4 @@
-// Fields of settings from JSON, with errors that name the place and the nearest name that is known.
+// Reads fields of settings from JSON. Errors name the location and the nearest known name.
 #pragma once
 
 #include <algorithm>
@@ -17,15 +17,15 @@
 
 namespace keel {
 
-/// A file that is not a configuration (E13); `path()` is the place in it, as a JSON pointer.
+/// Thrown for an invalid configuration file (E13); `path()` is the location of the error, as a JSON pointer.
 class config_error : public error {
  public:
-  /// For the place `path` and what is wrong there.
+  /// Constructs the error from a location and a message.
   config_error(std::string path, std::string sentence)
       : error("E13", (path.empty() ? "" : path + " ") + sentence), path_(std::move(path)), sentence_(std::move(sentence)) {}
-  /// The place in the file, as a JSON pointer such as "/clip/global_norm".
+  /// Returns the location in the file, as a JSON pointer such as "/clip/global_norm".
   std::string const& path() const noexcept { return path_; }
-  /// The same error with the file's name before the place.
+  /// Returns the same error with the file's name before the location.
   config_error in_file(std::string const& file) const {
     config_error named(file + (path_.empty() ? ":" : ": " + path_), sentence_);
     named.path_ = path_;
@@ -43,7 +43,7 @@ namespace detail {
   throw config_error(path, sentence + ".");
 }
 
-/// Letters to insert, remove or replace to come from the one word to the other (Levenshtein 1966).
+/// Returns the edit distance of two words: the number of letters to insert, remove or replace (Levenshtein 1966).
 inline std::size_t distance(std::string const& from, std::string const& to) {
   std::vector<std::size_t> row(to.size() + 1);
   for (std::size_t j = 0; j <= to.size(); ++j) row[j] = j;
@@ -57,7 +57,7 @@ inline std::size_t distance(std::string const& from, std::string const& to) {
   return row[to.size()];
 }
 
-/// `kind` is what the name was meant as: slot, policy, field.
+/// `kind`: what the name should be: slot, policy or field.
 [[noreturn]] inline void throw_unknown(std::string const& path, std::string const& name, std::string const& kind,
                                        std::vector<std::string> const& known) {
   std::string const shown = printable(name, 100);
@@ -71,7 +71,7 @@ inline std::size_t distance(std::string const& from, std::string const& to) {
   throw_wrong(path.empty() ? "the recipe" : path, words);
 }
 
-/// JSON that anyone may have written, as a tree; see parse_json.
+/// Parses JSON from an untrusted source; see parse_json.
 inline nlohmann::json parse_strictly(std::string const& text) {
   try {
     return parse_json(text);
@@ -81,11 +81,10 @@ inline nlohmann::json parse_strictly(std::string const& text) {
   }
 }
 
-/// Visits fields and remembers the names that it met.
+/// Reads fields and records the known names.
 class json_fields {
  public:
-  /// `taken`: the fields that may stand there, between blanks, or "*".
-  /// `argument`: the field that stands elsewhere, at `argument_place`.
+  /// `taken`: the fields that are allowed there, between blanks, or "*". `argument`: the field that is elsewhere, at `argument_place`.
   json_fields(nlohmann::json const& object, std::string const& path, std::string taken, std::string argument,
               std::string argument_place)
       : object_(object),
@@ -106,7 +105,7 @@ class json_fields {
       to = value->get<double>();
     }
   }
-  /// `is_set` becomes true where the field stands there.
+  /// Sets `is_set` to true if the field is present.
   void optional_number(char const* name, double& to, bool& is_set) {
     if (find(name) == nullptr) return;
     number_or_infinity(name, to);
@@ -140,7 +139,7 @@ class json_fields {
     is_set = true;
   }
   void updates(char const* name, long long& to) { duration(name, to, {{"_steps", 1}}, "500 or \"500_steps\""); }
-  /// What does not fit counts in `count` alone.
+  /// Elements beyond the capacity are only counted in `count`.
   template <int Size>
   void list_of_updates(char const* name, long long (&to)[Size], int& count) {
     auto const* values = find(name);
@@ -155,7 +154,7 @@ class json_fields {
   }
   void epochs(char const* name, long long& to) { duration(name, to, {{"_epochs", 1}}, "1 or \"1_epochs\""); }
   void tokens(char const* name, long long& to) { duration(name, to, {{"_tokens", 1}}, "10000000 or \"10000000_tokens\""); }
-  /// A short text with room for a zero at its end.
+  /// A short text, null-terminated.
   template <std::size_t Size>
   void name(char const* name, char (&to)[Size]) {
     auto const* value = find(name);
@@ -170,7 +169,7 @@ class json_fields {
   void seconds(char const* name, long long& to) {
     duration(name, to, {{"_s", 1}, {"_min", 60}, {"_h", 3600}}, "30, \"30_s\", \"10_min\" or \"2_h\"");
   }
-  /// Policies of a description, in a list.
+  /// Reads a list of policies of a description.
   template <class Settings, int Size, class Description>
   void list(char const* name, Settings (&to)[Size], int& count, Description description);
   template <class Enum>
@@ -184,7 +183,7 @@ class json_fields {
     to = static_cast<Enum>(found - names.begin());
   }
 
-  /// Throws for the first key that no visit asked for.
+  /// Throws for the first key that is not a known field.
   void require_all_known() const {
     for (auto const& [key, value] : object_.items()) {
       if (std::find(known_.begin(), known_.end(), key) == known_.end()) throw_unknown(path_, key, "field", known_);
@@ -222,7 +221,7 @@ class json_fields {
       std::string const suffix = unit;
       if (word.size() <= suffix.size() || !word.ends_with(suffix)) continue;
       std::string const digits = word.substr(0, word.size() - suffix.size());
-      // Twelve digits of hours do not overflow.
+      // Twelve digits do not overflow, even in hours.
       if (digits.size() > 12 || digits.find_first_not_of("0123456789") != std::string::npos) continue;
       return std::stoll(digits) * factor;
     }
@@ -237,7 +236,7 @@ class json_fields {
   std::vector<std::string> known_;
 };
 
-/// An object of fields, or a list of the names of those that are true.
+/// Reads an object of fields, or a list of the names of those that are true.
 template <class Description, class Settings>
 void read_fields(Settings& settings, nlohmann::json const& content, std::string const& path, std::string const& taken = "*",
                  std::string const& argument = "", std::string const& argument_place = "") {

@@ -1,5 +1,5 @@
-// A file of JSON lines that is only ever added to. A kill tears at most its last line, and a disk that is full for a while
-// costs none: what cannot be written waits in memory.
+// An append-only file of JSON lines. A kill truncates at most the last line, and a temporarily full disk loses none: lines that cannot be
+// written remain in memory.
 #pragma once
 
 #include <algorithm>
@@ -17,12 +17,13 @@ namespace keel::inline KEEL_MODE {
 
 class json_lines {
  public:
-  /// Bytes that may wait for a disk before that ends the run.
+  /// Maximum number of pending bytes before a failed write ends the run.
   static constexpr std::size_t max_waiting = 16 << 20;
 
   json_lines(std::filesystem::path name, file_system& files) : files_(files), file_(std::move(name), files) {}
 
-  /// Cuts the file to its first `lines`, which takes away what an abandoned future wrote, and a line torn by a kill.
+  /// Truncates the file to its first `lines` lines. Removes lines that were written after the checkpoint that the run
+  /// resumes from, and a line truncated by a kill.
   void resume_at(std::int64_t lines) {
     if (!files_.exists(name())) return;
     std::string const content = files_.read(name(), file_system::max_record_bytes);
@@ -37,8 +38,8 @@ class json_lines {
     files_.truncate(name(), end);
   }
 
-  /// Renames what an earlier run left to the first free `abandoned-NAME`, so that the record begins empty. Returns the new name;
-  /// empty: there was nothing.
+  /// Renames the file of an earlier run to the first free `abandoned-NAME`, so that the record starts empty. Returns the new name; empty if
+  /// there was no content.
   std::filesystem::path set_aside() {
     if (size() == 0) return {};
     std::string const stem = name().stem().string();
@@ -51,32 +52,32 @@ class json_lines {
     return free;
   }
 
-  /// Lines that the file has; a truncated last one does not count.
+  /// Returns the number of lines in the file, without a truncated last one.
   std::int64_t lines() {
     if (!files_.exists(name())) return 0;
     std::string const content = files_.read(name(), file_system::max_record_bytes);
     return static_cast<std::int64_t>(std::count(content.begin(), content.end(), '\n'));
   }
 
-  /// Throws file_error (E02) only where too much waits already.
+  /// Adds a line. Throws file_error (E02) only if too many bytes are pending already.
   void add(nlohmann::ordered_json const& line) {
     file_.add(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
     try {
       flush();
       trouble_.clear();
     } catch (file_error const& thrown) {
-      // Said by whoever asks for the trouble, and tried again with the next line.
+      // Callers of trouble() report it; the next line tries again.
       trouble_ = thrown.what();
       if (file_.waiting() > max_waiting) throw;
     }
   }
-  /// Why lines are waiting; empty: none are.
+  /// Returns why lines are pending; empty if none are.
   std::string const& trouble() const { return trouble_; }
 
-  /// Writes what waits. Throws file_error (E02); it waits on then.
+  /// Writes the pending lines. Throws file_error (E02); they then remain pending.
   void flush() {
     if (file_.waiting() > 0 && !is_mended_) {
-      // A line that a kill tore gets its end, so that the next one stands alone.
+      // Terminates a line that a kill truncated, so that the next one begins on a line of its own.
       if (!ends_with_line()) file_.add_first("\n");
       is_mended_ = true;
     }
@@ -85,7 +86,7 @@ class json_lines {
 
   std::uint64_t size() { return files_.exists(name()) ? files_.size(name()) : 0; }
 
-  /// Makes what was written so far durable; beside a thread that adds lines, too.
+  /// Makes the lines written so far durable, also while another thread adds lines.
   void sync() { file_.sync(); }
 
  private:

@@ -1,4 +1,4 @@
-// A recipe from a file, for tools: the same slots, policies and rules as in C++, in JSON.
+// Loads a recipe from a file, for tools: the same slots, policies and rules as in C++, in JSON.
 //     {
 //       "precision": "fp16",
 //       "loss_scale": {"dynamic": {"initial": 1024, "floor": 1}},
@@ -10,10 +10,10 @@
 //       "accept": ["O10", "A17"],
 //       "run": {"world_size": 8, "updates": 10000, "learning_rate": 3e-4}
 //     }
-// A slot is the name of a policy, or {name: argument}, or {name: {fields}}, or {name: argument, field: value}; slots of one policy
-// and slots of facts take their fields at once, or a list of the facts that hold. Durations are numbers of updates or seconds, or "500_steps", "10_min".
-// What is left out has its default. "run" fills config::run, without which rules that need it stay silent; it needs at least
-// the three facts above.
+// A slot is the name of a policy, {name: argument}, {name: {fields}}, or {name: argument, field: value}. Slots with a single policy and
+// slots of facts directly contain their fields, or a list of the facts that are true. Durations are numbers of updates or seconds, or texts
+// such as "500_steps" and "10_min". Everything that is omitted has its default. "run" sets config::run, without which rules that need it
+// are not checked. It requires at least the three facts above.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +41,7 @@ inline constexpr auto policies_of = Description::policies();
 template <class Description>
 using settings_in = std::remove_cvref_t<decltype(policies_of<Description>.all[0].start)>;
 
-/// Stands for a custom policy, which only C++ can name.
+/// True for a custom policy, which only C++ can name.
 inline bool is_custom(char const* name) { return std::string(name) == "custom"; }
 
 template <class Description>
@@ -69,7 +69,7 @@ auto const& policy_named(std::string const& name, std::string const& path) {
   return *policy;
 }
 
-/// Finds out whether a field is a list of policies.
+/// Determines whether a field is a list of policies.
 struct list_finder {
   std::string wanted;
   bool found = false;
@@ -90,7 +90,7 @@ struct list_finder {
   void choice(char const*, Enum&, char const* const (&)[Size]) {}
 };
 
-/// Settings of a policy from its argument, or from its fields. `beside`: fields that stand beside the argument, at `path_beside`.
+/// Reads settings of a policy from its argument, or from its fields. `beside`: fields next to the argument, at `path_beside`.
 template <class Description>
 settings_in<Description> read_settings(policy_entry<settings_in<Description>> const& policy, nlohmann::json const& content,
                                        std::string const& path, nlohmann::json const& beside = nlohmann::json::object(),
@@ -109,7 +109,7 @@ settings_in<Description> read_settings(policy_entry<settings_in<Description>> co
   }
   std::string const place = finder.found ? path : path + "/" + (is_argument ? policy.argument : "");
   if (!beside.empty()) {
-    // Fields are all in one place, and each is there once.
+    // All fields must be in one place, and each may appear only once.
     if (!is_argument) throw_wrong(path_beside, "must be the name of a policy, or an object with one policy as its key");
     if (beside.contains(policy.argument)) {
       throw_wrong(path_beside, "has " + std::string(policy.argument) + " twice: it is what stands at \"" + policy.name + "\"");
@@ -124,7 +124,7 @@ settings_in<Description> read_settings(policy_entry<settings_in<Description>> co
   return settings;
 }
 
-/// `"name"`, `{"name": argument}` or `{"name": {fields}}`; fields may also stand beside an argument.
+/// Reads `"name"`, `{"name": argument}` or `{"name": {fields}}`; fields may also be next to an argument.
 template <class Description>
 settings_in<Description> read_policy(nlohmann::json const& value, std::string const& path) {
   if (value.is_string()) {
@@ -153,7 +153,7 @@ settings_in<Description> read_policy(nlohmann::json const& value, std::string co
   return read_settings<Description>(policy, value[name], path + "/" + name, beside, path);
 }
 
-/// A slot with a single policy takes that one's fields at once.
+/// Reads a slot. A slot with a single policy directly contains that policy's fields.
 template <class Slot>
 typename Slot::settings read_slot(nlohmann::json const& value, std::string const& path) {
   if constexpr (Slot::is_single) {
@@ -184,7 +184,7 @@ inline void read_accepted(config& to, nlohmann::json const& value, std::string c
   for (auto const& id : value) {
     if (!id.is_string()) throw_wrong(path, "must be a list of rule ids, such as [\"B06\"]");
     auto const word = id.get<std::string>();
-    // A rule_id ends at the first zero byte, so that what follows would be accepted and ignored.
+    // A rule_id ends at the first zero byte; the rest would be ignored silently.
     if (word.find('\0') != std::string::npos)
       throw_wrong(path, "must be a list of rule ids, such as [\"B06\"], and \"" + printable(word, 20) + "\" holds a zero byte");
     if (to.accepted_count < max_accepted) to.accepted[to.accepted_count] = rule_id(word.c_str());
@@ -202,7 +202,7 @@ struct run_description {
   }
 };
 
-/// All or nothing: what is left out would count as known.
+/// Reads "run". Requires all three facts, because a missing one would be treated as known.
 inline void read_run(config& to, nlohmann::json const& value, std::string const& path) {
   for (char const* const fact : {"world_size", "updates", "learning_rate"}) {
     if (!value.is_object() || !value.contains(fact)) {
@@ -237,8 +237,8 @@ void read_slots(config& to, nlohmann::json const& document, slot_list<Slots...> 
 
 }  // namespace detail
 
-/// A configuration from JSON text, not yet judged. Throws config_error (E13) that names the place: not JSON, more than 64
-/// levels, an unknown key with the nearest known one, a key that stands twice, a value of another kind.
+/// Parses a configuration from JSON text, without checking its rules. Throws config_error (E13) with the location: invalid JSON, more than
+/// 64 levels, an unknown key (with the nearest known one), a duplicate key, a value of the wrong kind.
 inline config parse_config(std::string const& text) {
   nlohmann::json const document = detail::parse_strictly(text);
   if (!document.is_object()) detail::throw_wrong("", "must be an object of slots");
@@ -248,11 +248,11 @@ inline config parse_config(std::string const& text) {
 }
 
 namespace detail {
-/// Throws file_error (E02).
+/// Reads a file. Throws file_error (E02).
 inline std::string text_of_file(std::filesystem::path const& file) { return file_system().read(file); }
 }  // namespace detail
 
-/// A configuration from a JSON file, not yet judged. Throws config_error (E13), file_error (E02).
+/// Reads a configuration from a JSON file, without checking its rules. Throws config_error (E13), file_error (E02).
 inline config read_config(std::filesystem::path const& file) {
   try {
     return parse_config(detail::text_of_file(file));
@@ -262,7 +262,7 @@ inline config read_config(std::filesystem::path const& file) {
 }
 
 namespace detail {
-/// Throws recipe_error with the ids and sentences of all broken rules, one a line after `source`.
+/// Throws recipe_error with the ids and messages of all broken rules, one per line after `source`.
 inline void require_ok(verdict const& result, std::string const& source) {
   if (result.ok()) return;
   std::string sentences = source;
@@ -275,11 +275,10 @@ inline void require_ok(verdict const& result, std::string const& source) {
 }
 }  // namespace detail
 
-/// Throws recipe_error with the ids and sentences of all rules that a configuration breaks, one a line.
+/// Throws recipe_error with the ids and messages of all rules that a configuration breaks, one per line.
 inline void require_valid(config const& value, std::string const& source) { detail::require_ok(check(value), source); }
 
-/// A configuration from a JSON file that breaks no rule. Throws config_error (E13), file_error (E02), recipe_error with all
-/// broken rules.
+/// Loads a valid configuration from a JSON file. Throws config_error (E13), file_error (E02), and recipe_error with all broken rules.
 inline config load_config(std::filesystem::path const& file) {
   config const value = read_config(file);
   require_valid(value, file.string() + " breaks rules that would waste the run:");

@@ -13,20 +13,20 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// True if the JSON of a slot gives this field, as a key or as the argument of a policy.
+/// Returns true if the JSON of a slot contains the field, as a key or as the argument of a policy.
 KEEL_BODY bool is_field_there(nlohmann::json const& value, char const* field, char const* argument) {
   if (!value.is_object()) return argument != nullptr && is_same(argument, field) && !value.is_string();
   if (value.contains(field)) return true;
   for (auto const& [key, inner] : value.items()) {
     if (inner.is_object() && inner.contains(field)) return true;
-    // {"zscore": 3.0, "window": 64}
+    // For example {"zscore": 3.0, "window": 64}.
     bool const is_number = inner.is_number() || inner.is_string();
     if (is_number && argument != nullptr && is_same(argument, field) && !value.contains(argument)) return true;
   }
   return false;
 }
 
-/// Takes from a slot in a file what the recipe leaves open there. Throws config_error where the two differ in anything else.
+/// Reads the numbers that the recipe leaves open from a slot in a file. Throws config_error if file and recipe differ otherwise.
 template <class Slot>
 void take_slot(config const& recipe, nlohmann::json const& value, std::string const& path, numbers& to) {
   auto const from_file = read_slot<Slot>(value, path);
@@ -69,7 +69,7 @@ KEEL_BODY number_place const* find_number_named(std::string const& name) {
   return nullptr;
 }
 
-/// A number by its own name. Durations have the unit that the recipe's field has.
+/// Reads a number by its own name. Durations have the unit of the recipe's field.
 template <class Slot>
 void take_number(config const& recipe, number_place const& at, nlohmann::json const& value, std::string const& path,
                  numbers& to) {

@@ -1,6 +1,6 @@
-// JSON text as a tree, for files that anyone may have written or damaged: what nlohmann-json alone would let through is
-// rejected. It keeps the last of two equal keys, takes a NUL byte for the end of the text, and nests without end.
-// The events build the tree, so that what is too deep is rejected before it exists; nothing here calls itself.
+// Parses JSON text from untrusted or damaged files into a tree. Rejects input that nlohmann-json alone would accept: it keeps the last of
+// two equal keys, treats a NUL byte as the end of the text, and does not limit nesting.
+// The tree is built from the parser's events, so that too deep nesting is rejected before it is built; nothing here is recursive.
 #pragma once
 
 #include <algorithm>
@@ -14,22 +14,22 @@
 
 namespace keel::detail {
 
-/// Of arrays and objects inside each other.
+/// Maximum nesting depth of arrays and objects.
 inline constexpr std::size_t max_json_depth = 64;
 
-/// Why a text cannot be used, as words that fit into a sentence after the file's name.
+/// The reason why a text is rejected, phrased to follow the file's name.
 struct json_text_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Any bytes as an error shows them: short, and printable, because they may hold megabytes or codes of the terminal.
+/// Returns bytes in a form for error messages: short and printable, because they may be megabytes or contain terminal escapes.
 inline std::string printable(std::string_view text, std::size_t longest) {
   std::string shown(text.substr(0, longest));
   std::replace_if(shown.begin(), shown.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
   return text.size() > longest ? shown + ".." : shown;
 }
 
-/// Replaces what a terminal would act on in each string: control characters but for the end of a line and a tab, in ASCII and in UTF-8.
+/// Replaces terminal control characters in each string, in ASCII and in UTF-8, except for newlines and tabs.
 inline void replace_control_characters(nlohmann::json& value) {
   if (value.is_structured()) {
     for (nlohmann::json& one : value) replace_control_characters(one);
@@ -45,7 +45,7 @@ inline void replace_control_characters(nlohmann::json& value) {
   }
 }
 
-/// Takes the parser's events.
+/// Builds a tree from the parser's events.
 class json_tree_builder final : public nlohmann::json_sax<nlohmann::json> {
  public:
   nlohmann::json take() { return std::move(root_); }
@@ -73,7 +73,7 @@ class json_tree_builder final : public nlohmann::json_sax<nlohmann::json> {
   bool parse_error(std::size_t, std::string const&, nlohmann::json::exception const& thrown) override {
     std::string_view words = thrown.what();
     if (auto const end_of_id = words.find("] "); end_of_id != words.npos) words.remove_prefix(end_of_id + 2);
-    // They quote the text at any length.
+    // nlohmann-json's messages quote text of any length.
     throw json_text_error(printable(words, 300));
   }
 
@@ -96,7 +96,7 @@ class json_tree_builder final : public nlohmann::json_sax<nlohmann::json> {
     open_.pop_back();
     return true;
   }
-  /// Where the next value goes. A container does not grow while one inside it is open, so what is open stays where it is.
+  /// Returns the location of the next value. A container does not grow while a nested one is open, so pointers to open ones remain valid.
   nlohmann::json& place() {
     if (open_.empty()) return root_;
     if (open_.back()->is_object()) return *value_of_key_;
@@ -108,7 +108,7 @@ class json_tree_builder final : public nlohmann::json_sax<nlohmann::json> {
   nlohmann::json* value_of_key_ = nullptr;
 };
 
-/// Throws json_text_error for a text that is not JSON, has one key twice in an object, or nests too deep.
+/// Throws json_text_error if the text is not JSON, has a duplicate key in an object, or is nested too deeply.
 inline nlohmann::json parse_json(std::string_view text) {
   if (auto const nul = text.find('\0'); nul != text.npos)
     throw json_text_error("a NUL byte at position " + std::to_string(nul));

@@ -1,5 +1,5 @@
-// A configuration as JSON, in the words that load_config reads: every slot, each with all settings of its policy, so that a later
-// default changes nothing. What a run directory holds as recipe.json.
+// Writes a configuration as JSON in the format of load_config: every slot with all settings of its policy, so that a later change of
+// defaults does not affect it. Run directories contain it as recipe.json.
 #pragma once
 
 #include <keel/config/describe.hpp>
@@ -15,7 +15,7 @@ namespace detail {
 template <class Description, class Settings>
 nlohmann::json policy_to_json(Settings settings, bool is_single);
 
-/// The fields of a policy in one JSON object.
+/// Collects the fields of a policy in one JSON object.
 class json_writer {
  public:
   /// `taken`: the fields that the policy takes, between blanks, or "*".
@@ -72,7 +72,7 @@ class json_writer {
       if (is_given(value)) object_[name] = "given";
     }
   }
-  /// A number where the reader takes no other: a unit stands after digits.
+  /// Returns a number without a unit if the reader would not accept one.
   static nlohmann::json with_unit(long long value, char const* unit) {
     if (is_given(value)) return "given";
     bool const is_read_with_unit = value >= 0 && value < 1'000'000'000'000;
@@ -108,8 +108,8 @@ nlohmann::json slots_to_json(config const& value, slot_list<Slots...>) {
 
 }  // namespace detail
 
-/// The configuration as the JSON object that parse_config reads. A custom policy is "custom" with its name, which no
-/// file can bring back; rules of a recipe's own are types and not in its configuration.
+/// Returns the configuration as a JSON object for parse_config. A custom policy is written as "custom" with its name, which no file can
+/// restore. Custom rules are types and not part of a recipe's configuration.
 inline nlohmann::json to_json(config const& value) {
   nlohmann::json written = detail::slots_to_json(value, slots{});
   for (int i = 0; i < value.accepted_count && i < max_accepted; ++i) {

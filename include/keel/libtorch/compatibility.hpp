@@ -1,4 +1,4 @@
-// The one place that knows how LibTorch 1.13, 2.6 and 2.14 differ.
+// Isolates the differences between LibTorch 1.13, 2.6 and 2.14.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -20,7 +20,7 @@ namespace keel::libtorch::inline KEEL_MODE {
 
 inline constexpr bool at_least_2 = TORCH_VERSION_MAJOR >= 2;
 
-/// Autocast of one device type: whether it is on, and to which type.
+/// The autocast state of one device type: whether it is enabled, and its dtype.
 struct autocast_state {
   bool enabled = false;
   at::ScalarType dtype = at::kBFloat16;
@@ -28,14 +28,14 @@ struct autocast_state {
 
 autocast_state get_autocast(at::DeviceType device);
 void set_autocast(at::DeviceType device, autocast_state const& state);
-/// Whether autocast keeps the casts of weights for further operators.
+/// Returns whether autocast caches casts of weights.
 bool caches_casts();
 void cache_casts(bool enabled);
 
-/// The CPU kernels of 1.13 lack fp16 matrix products, norms and losses; 2.x has them.
+/// Returns whether the device computes in fp16. The CPU kernels of 1.13 lack fp16 matrix products, norms and losses.
 inline bool computes_in_half(at::DeviceType device) { return device != at::kCPU || at_least_2; }
 
-/// Asks a product of one element; CPUs compute bf16 everywhere, if slowly.
+/// Returns whether the device computes in bf16; tests a product of one element. All CPUs compute in bf16, some slowly.
 bool computes_in_bfloat16(at::DeviceType device);
 
 /// The key of a parameter in an optimizer's state: its address as text in 1.13, as a pointer in 2.x.
@@ -45,24 +45,24 @@ inline std::string state_key(at::Tensor const& parameter) { return c10::guts::to
 inline void* state_key(at::Tensor const& parameter) { return parameter.unsafeGetTensorImpl(); }
 #endif
 
-/// The state of LibTorch's default generator of a device, a uint8 tensor on the CPU.
+/// Returns the state of LibTorch's default generator of a device, a uint8 tensor on the CPU.
 at::Tensor random_state(at::DeviceType device);
 void set_random_state(at::DeviceType device, at::Tensor const& state);
 void seed_random(at::DeviceType device, std::uint64_t seed);
-/// The seed that a default generator was given last.
+/// Returns the seed that a default generator was last given.
 std::uint64_t seed_of_generator(at::DeviceType device);
 
-/// LibTorch's AdamW in one kernel over a list of tensors.
+/// The tensor lists of LibTorch's fused AdamW kernel.
 struct fused_adamw_list {
   std::vector<at::Tensor> parameters, gradients, averages, squares, largest, steps;
 };
 inline constexpr bool has_fused_adamw = TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 6);
-/// `scale` divides the gradients and `found_inf` 1 leaves all as it is: float scalars on the tensors' device.
+/// Applies an update with gradients divided by `scale`; changes nothing if `found_inf` is 1. Both are float scalars on the tensors' device.
 void fused_adamw(fused_adamw_list& list, double lr, double beta1, double beta2, double weight_decay, double eps, bool amsgrad,
                  at::Tensor const& scale, at::Tensor const& found_inf);
 
 inline constexpr bool has_fused_attention = at_least_2;
-/// `mask` may be undefined.
+/// Calls LibTorch's fused attention. `mask` may be undefined.
 at::Tensor fused_attention(at::Tensor const& query, at::Tensor const& key, at::Tensor const& value, at::Tensor const& mask,
                            double dropout, bool causal);
 

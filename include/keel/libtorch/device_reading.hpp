@@ -1,4 +1,4 @@
-// Numbers on their way from a device to the host, which goes on meanwhile.
+// Copies numbers from a device to the host asynchronously.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -18,7 +18,7 @@ namespace keel::inline KEEL_MODE {
 
 class device_reading {
  public:
-  /// `values`: doubles of any shape. What lies on the CPU has arrived.
+  /// Starts copying `values`, doubles of any shape. Values on the CPU are available immediately.
   explicit device_reading(at::Tensor values) {
     if (values.device().is_cpu()) {
       host_ = std::move(values);
@@ -33,7 +33,7 @@ class device_reading {
   }
 
   bool has_arrived() const { return !arrived_ || arrived_->query(); }
-  /// Waits for so long; false: they have not.
+  /// Waits for at most `longest`; returns false if the values have not arrived.
   bool wait_for(std::chrono::milliseconds longest) const {
     auto const last = std::chrono::steady_clock::now() + longest;
     while (!has_arrived()) {
@@ -43,9 +43,9 @@ class device_reading {
     return true;
   }
 
-  /// Waits for them, and for nothing that was asked of the device later.
+  /// Waits for the values, but not for work that was enqueued on the device later.
   at::Tensor const& read() {
-    // A query does not synchronise: work that came later goes on being launched and run.
+    // Polls, because a query does not synchronize: later work continues to be launched and run.
     while (arrived_ && !arrived_->query()) std::this_thread::yield();
     arrived_.reset();
     return host_;
@@ -53,7 +53,7 @@ class device_reading {
 
  private:
   at::Tensor host_;
-  at::Tensor device_;  ///< lives until its copy has arrived
+  at::Tensor device_;  ///< kept alive until its copy has arrived
   std::optional<c10::Event> arrived_;
 };
 

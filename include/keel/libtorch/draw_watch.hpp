@@ -1,5 +1,5 @@
-// Whether another thread draws from LibTorch's host generator meanwhile, which all threads of a process share. Putting the
-// generator back would then give that thread the same numbers twice, such as a data loader's worker the same augmentations.
+// Detects whether another thread draws from LibTorch's host generator, which all threads of a process share. Restoring the generator would
+// then give that thread the same numbers again, for example a data loader's worker the same augmentations.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -17,7 +17,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Follows every operator of this thread that takes a generator, for as long as it lives; nested ones each see for themselves.
+/// Observes every operator of this thread that takes a generator, during its lifetime. May be nested.
 class draw_watch {
  public:
   draw_watch()
@@ -31,15 +31,15 @@ class draw_watch {
     innermost() = outer_;
   }
 
-  /// The generator moved by more than this thread's operators: another thread drew, or code that calls the generator directly. Where there was no
-  /// memory for a look, what happened until the next one is taken for this thread's.
+  /// Returns true if the generator advanced by more than this thread's operators: another thread, or code that calls the generator
+  /// directly, drew numbers. If the state could not be copied for lack of memory, draws until the next copy are attributed to this thread.
   bool others_drew() noexcept {
     compare();
     return others_drew_;
   }
 
  private:
-  /// That an operator draws, from its begin to its end.
+  /// Marks an operator that draws, from its begin to its end.
   struct drawing : at::ObserverContext {};
 
   static draw_watch*& innermost() {
@@ -57,7 +57,7 @@ class draw_watch {
     for (draw_watch* one = innermost(); one != nullptr; one = one->outer_) one->state_ = look();
   }
 
-  /// The generator's state; undefined where its copy cannot be allocated.
+  /// Returns the generator's state; undefined if its copy cannot be allocated.
   static at::Tensor look() noexcept {
     try {
       return libtorch::random_state(at::kCPU);
@@ -71,7 +71,7 @@ class draw_watch {
     state_ = std::move(now);
   }
 
-  /// Asked once an operator; its name lives as long as the process.
+  /// Determined once per operator and thread; the operator's name is valid for the lifetime of the process.
   static bool takes_generator(at::RecordFunction const& function) {
     thread_local std::unordered_map<char const*, bool> known;
     auto const [found, is_new] = known.try_emplace(function.name(), false);
@@ -85,7 +85,7 @@ class draw_watch {
     return found->second;
   }
 
-  at::Tensor state_;  ///< after the last operator of this thread that drew; undefined: not known
+  at::Tensor state_;  ///< state after the last operator of this thread that drew; undefined if unknown
   bool others_drew_ = false;
   draw_watch* outer_;
   at::CallbackHandle handle_;

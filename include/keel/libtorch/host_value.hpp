@@ -1,5 +1,5 @@
-// One number out of a tensor. On the CPU it is read where it lies; `item()` would go through the dispatcher, and on a device
-// the host waits for everything that was asked of it before.
+// Reads one number from a tensor. On the CPU it reads the memory directly. `item()` would dispatch, and on a GPU it synchronizes with all
+// previously enqueued work.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,7 +7,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// The value of a tensor of one element, real or bool.
+/// Returns the value of a tensor with one element, real or bool.
 inline double host_value(at::Tensor const& one) {
   if (one.device().is_cpu() && one.layout() == at::kStrided && one.numel() == 1) {
     switch (one.scalar_type()) {

@@ -1,5 +1,6 @@
-// KEEL_COMPILED, which the target keel::compiled sets, selects the mode: with it the bodies (.ipp) are compiled once, in a library, and
-// without it they are inline. All that needs LibTorch is in an inline namespace of the mode. A program that mixes the two modes does not link.
+// KEEL_COMPILED, which the target keel::compiled sets, selects the mode. If it is set, the bodies (.ipp) are compiled once, in a library;
+// otherwise they are inline. All code that needs LibTorch is in an inline namespace of the mode, so that a program that mixes the two modes
+// does not link.
 #pragma once
 
 #ifdef KEEL_COMPILED
@@ -10,7 +11,7 @@
 
 namespace keel::detail {
 
-// The linker rejects a name that is thread-local in one file and is not in another, and says this name.
+// The linker rejects a name that is thread-local in only one of two files, and prints this name.
 #ifdef KEEL_COMPILED
 [[gnu::used]] inline char keel_compiled_and_keel_keel_are_mixed;
 #else

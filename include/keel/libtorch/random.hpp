@@ -1,4 +1,4 @@
-// A snapshot of LibTorch's default generators, so that a step can be run again with the same dropout.
+// A snapshot of LibTorch's default generators, so that a step can be repeated with the same dropout.
 #pragma once
 
 #include <ATen/Context.h>
@@ -11,7 +11,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// The generators that a model on one device draws from: the CPU's, and the device's own if it is another.
+/// The state of the generators that a model on one device uses: the CPU's, and that of the device if it is another.
 class random_snapshot {
  public:
   static random_snapshot take(at::DeviceType device) {
@@ -24,13 +24,13 @@ class random_snapshot {
 
   void restore() const {
     if (host_.defined()) libtorch::set_random_state(at::kCPU, host_);
-    // Of a run that went on without its device there is nothing to set.
+    // Skips the device's state if the run was resumed without the device.
     if (device_.defined() && device_type_ != at::kCPU && at::globalContext().hasCUDA())
       libtorch::set_random_state(device_type_, device_);
   }
 
   bool taken() const { return host_.defined(); }
-  /// No generator has moved since it was taken.
+  /// Returns true if no generator has advanced since the snapshot was taken.
   bool is_current() const {
     auto const same = [](at::Tensor const& before, at::DeviceType device) {
       at::Tensor const now = libtorch::random_state(device);
@@ -54,8 +54,8 @@ class random_snapshot {
   at::Tensor device_;  // undefined for a model on the CPU
 };
 
-/// Makes LibTorch refuse operators without a deterministic kernel for as long as it lives. LibTorch keeps this for the whole
-/// process, so a second trainer that runs at the same time is under it too.
+/// Makes LibTorch reject operators without a deterministic kernel during its lifetime. The setting is process-wide, so it also affects a
+/// second trainer that runs at the same time.
 class deterministic_scope {
  public:
   explicit deterministic_scope(bool active)

@@ -196,7 +196,7 @@ KEEL_BODY operation_watch::finding operation_watch::make_finding(nonfinite_value
   made.where = where(frames);
   made.values = values;
   for (bad_input const& input : context.inputs) {
-    // The previous contents were uninitialized memory and are no cause.
+    // The previous contents were uninitialized memory, so they are not the cause.
     if (overwrites && input.storage == storage && !input.made_by) continue;
     made.inputs.push_back(input);
   }

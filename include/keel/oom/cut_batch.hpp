@@ -1,6 +1,6 @@
-// How a batch is made smaller: cut along its rows into pieces that still add up to the same update, or shortened to its first
-// tokens, which is another experiment. Your own batch type may say more than batch.hpp asks for:
-//     std::int64_t granularity() const;                       rows that stay together, such as a group of answers to one question
+// Makes a batch smaller: cuts it along its rows into pieces that add up to the same update, or shortens it to its first tokens, which is a
+// different experiment. A user-defined batch type may have these members in addition to those in batch.hpp:
+//     std::int64_t granularity() const;                 rows that stay together, such as a group of answers to one question
 //     mine shortened(std::int64_t tokens) const;        each row's first tokens, for oom::shorten_sequence
 #pragma once
 
@@ -22,7 +22,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Rows of a group stay together, unless the batch sees to that.
+/// Returns the number of rows in a group that must stay together; 1 if there are no groups, or if the batch's slice() keeps them whole.
 constexpr std::int64_t update_granularity(config const& c) {
   return c.objective.kind == objective::kind::supervised || c.data.grouped ? 1 : c.objective.group;
 }
@@ -31,7 +31,7 @@ constexpr std::int64_t update_granularity(config const& c) {
 
 namespace keel::inline KEEL_MODE {
 
-/// Rows of a batch that no cut may part; `of_recipe`: what the recipe's objective says.
+/// Returns the number of rows in a unit that no cut may split. `of_recipe`: the size that the recipe's objective requires.
 template <class Batch>
 std::int64_t granularity_of(Batch const& batch, std::int64_t of_recipe = 1) {
   static_assert(
@@ -64,8 +64,8 @@ inline void require_rows(std::int64_t rows, std::int64_t wanted, std::size_t mem
 
 namespace keel::inline KEEL_MODE {
 
-/// Throws data_error (E06) for a batch of which one member has another number of rows than the first, or none: cut along its
-/// rows it would be another batch. A type that brings its slice() is not looked into.
+/// Throws data_error (E06) if a member of the batch has a different number of rows than the first, because cutting it along its rows would
+/// yield a different batch. Does not check types with their own slice().
 template <class Batch>
 void require_same_rows(Batch const& batch) {
   std::int64_t const rows = batch_traits<Batch>::rows(batch);
@@ -83,7 +83,7 @@ void require_same_rows(Batch const& batch) {
   }
 }
 
-/// Into how many pieces a batch can be cut.
+/// Returns the number of pieces that a batch can be cut into.
 template <class Batch>
 std::int64_t max_pieces(Batch const& batch, std::int64_t granularity) {
   return std::max<std::int64_t>(1, batch_traits<Batch>::rows(batch) / granularity);
@@ -93,7 +93,7 @@ std::int64_t max_pieces(Batch const& batch, std::int64_t granularity) {
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Calls `run(begin, end)` for so many pieces of `rows`, as equal as the granularity allows.
+/// Calls `run(begin, end)` for `wanted` pieces of `rows`, as equal in size as the granularity allows.
 template <class Run>
 void for_each_range(std::int64_t rows, std::int64_t wanted, std::int64_t granularity, Run const& run) {
   std::int64_t const units = std::max<std::int64_t>(1, rows / granularity);
@@ -108,7 +108,7 @@ void for_each_range(std::int64_t rows, std::int64_t wanted, std::int64_t granula
 
 namespace keel::inline KEEL_MODE {
 
-/// Calls `run(piece, rows)` for so many pieces of a batch, as equal as its rows and its granularity allow.
+/// Calls `run(piece, rows)` for `wanted` pieces of a batch, as equal in size as its rows and its granularity allow.
 template <class Batch, class Run>
 void for_each_piece(Batch const& batch, std::int64_t wanted, std::int64_t granularity, Run const& run) {
   std::int64_t const rows = batch_traits<Batch>::rows(batch);
@@ -130,7 +130,7 @@ namespace keel::detail::inline KEEL_MODE {
 inline bool are_token_ids(at::Tensor const& tensor) {
   return tensor.defined() && tensor.dim() > 1 && at::isIntegralType(tensor.scalar_type(), false);
 }
-/// Dimension 1, where it runs over the tokens.
+/// Shortens dimension 1 if it is the token dimension.
 inline at::Tensor first_tokens(at::Tensor const& tensor, std::int64_t of, std::int64_t tokens) {
   return tensor.defined() && tensor.dim() > 1 && tensor.size(1) == of ? tensor.slice(1, 0, std::min(of, tokens)) : tensor;
 }
@@ -157,7 +157,7 @@ constexpr bool is_tuple_of_tensors() {
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// How a batch type is shortened: as it says itself, or as its batch_traits say, or as what it is made of.
+/// How a batch type is shortened: by its own member, by its batch_traits, or member by member.
 template <class Batch>
 constexpr bool defines_shortened = requires(Batch const& batch, std::int64_t tokens) {
   { batch.shortened(tokens) } -> std::convertible_to<Batch>;
@@ -180,13 +180,13 @@ constexpr bool is_made_of_tensors = std::same_as<Batch, at::Tensor> || std::same
 
 namespace keel::inline KEEL_MODE {
 
-/// A batch that oom::shorten_sequence can shorten.
+/// A batch type that oom::shorten_sequence can shorten.
 template <class Batch>
 concept shortenable_batch =
     detail::defines_shortened<Batch> || detail::traits_define_shortened<Batch> || detail::is_made_of_tensors<Batch>;
 
-/// Each row's first tokens. Of tensors that belong together the first has the token ids, and whatever is as long as they are
-/// is cut with them. Throws data_error (E06) for a batch without token ids.
+/// Returns each row's first tokens. Of a batch of several tensors the first contains the token ids, and all tensors of the same length are
+/// cut with it. Throws data_error (E06) for a batch without token ids.
 template <shortenable_batch Batch>
 Batch shortened(Batch const& batch, std::int64_t tokens) {
   if constexpr (detail::defines_shortened<Batch>) {

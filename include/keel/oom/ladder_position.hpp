@@ -1,4 +1,4 @@
-// Where a run stands on its oom::ladder: which rungs it took, what they ask of a step, and which one comes next or back.
+// The position of a run on its oom::ladder: the rungs taken, the settings that they require, and the rung to take or release next.
 #pragma once
 
 #include <algorithm>
@@ -15,14 +15,14 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// What the recipe, and the rungs that were taken, ask of a step.
+/// The settings that the recipe and the rungs taken require of a step.
 struct memory_settings {
-  std::int64_t pieces = 1;  ///< into which each micro-batch is cut
+  std::int64_t pieces = 1;  ///< number of pieces per micro-batch
   recompute_kind recompute = recompute_kind::none;
   attention_kind attention = attention_kind::automatic;
-  bool offload = false;     ///< of the optimizer's state
-  bool quantized = false;   ///< the frozen base of the model's adapters
-  std::int64_t length = 0;  ///< tokens a row; 0: all
+  bool offload = false;     ///< offloads the optimizer's state
+  bool quantized = false;   ///< quantizes the frozen base of the model's adapters
+  std::int64_t length = 0;  ///< tokens per row; 0: all
   friend bool operator==(memory_settings const&, memory_settings const&) = default;
 };
 
@@ -40,13 +40,12 @@ class ladder_position {
   }
 
   memory_settings const& relief() const { return relief_; }
-  /// Rungs that were taken and not released.
+  /// Number of rungs taken and not released.
   std::size_t taken() const { return taken_.size(); }
 
-  /// Takes the next rung that still frees something; give_up where none is left. `max_pieces`: into how many a micro-batch can
-  /// be cut at all. A rung that changes the experiment is for runs that have not begun, and passed over after the first of
-  /// `updates` (O07). `can_take(index)` says whether a rung can do anything here, and may do it: it is asked for each rung once
-  /// its turn has come.
+  /// Takes the next rung that still frees memory; returns give_up if there is none. `max_pieces`: the maximum number of pieces of a
+  /// micro-batch. Rungs that change the experiment are skipped after the first of `updates` (O07). `can_take(index)` returns whether a rung
+  /// is possible and permitted; it is called for each rung only when its turn comes.
   template <class CanTake>
   oom::rung_kind take_next(std::int64_t max_pieces, std::int64_t updates, CanTake const& can_take) {
     for (int index = first_candidate(); index < ladder_.count; ++index) {
@@ -56,7 +55,7 @@ class ladder_position {
       if (!would_free_memory(rung, max_pieces) || !can_take(index)) continue;
       push(rung);
       updates_since_change_ = 0;
-      // Given back too early, and here it is again.
+      // The rung was released too early, because it is needed again.
       if (released_ == static_cast<std::int64_t>(rung.kind)) patience_ = std::min<std::int64_t>(2 * patience_, 1 << 20);
       released_ = -1;
       return rung.kind;
@@ -64,11 +63,12 @@ class ladder_position {
     return oom::rung_kind::give_up;
   }
 
-  /// An update took place without trouble. Gives the last rung back where the recipe says that it was long enough.
+  /// Counts an update that did not run out of memory. Releases the last rung after the recipe's release_after and returns it; otherwise
+  /// returns nullopt.
   std::optional<oom::rung_kind> updated();
 
-  /// By what the rungs do and not by their places, so that a run may be resumed with another ladder. Throws checkpoint_error
-  /// (E05) for a number of updates that no run counts.
+  /// Stores the rungs by their kinds and not by their positions, so that a run can be resumed with another ladder. Throws checkpoint_error
+  /// (E05) for an impossible number of updates.
   template <class Archive>
   void visit(Archive& archive) {
     archive("taken", taken_);
@@ -76,7 +76,7 @@ class ladder_position {
     archive("calm", updates_since_change_);
     archive("patience", patience_);
     archive("given_back", released_);
-    // A damaged checkpoint must not become rungs that there are not.
+    // A damaged checkpoint must not yield rungs that do not exist.
     auto const is_rung = [](std::int64_t kind) {
       return kind > static_cast<std::int64_t>(oom::rung_kind::none) &&
              kind <= static_cast<std::int64_t>(oom::rung_kind::custom);
@@ -96,7 +96,7 @@ class ladder_position {
   }
 
  private:
-  /// The rung that was taken last, because halving may come again, or the one after it.
+  /// Returns the index of the rung taken last if it may be repeated, as halving may, or else of the next one.
   int first_candidate() const;
 
   bool would_free_memory(oom::rung_settings const& rung, std::int64_t max_pieces) const;
@@ -112,14 +112,14 @@ class ladder_position {
   oom::settings ladder_;
   memory_settings begin_;
   memory_settings relief_;
-  std::vector<std::int64_t> taken_;        ///< kinds of rungs, in their order
-  std::vector<std::int64_t> arguments_;    ///< the mode or length of each
-  std::int64_t updates_since_change_ = 0;  ///< updates without trouble since the last change
-  std::int64_t patience_ = 1;              ///< doubles where a rung that was released is taken again
-  std::int64_t released_ = -1;             ///< the kind of the rung that was released last
+  std::vector<std::int64_t> taken_;        ///< kinds of rungs, in the order in which they were taken
+  std::vector<std::int64_t> arguments_;    ///< the mode or length of each rung
+  std::int64_t updates_since_change_ = 0;  ///< updates since the last change that did not run out of memory
+  std::int64_t patience_ = 1;              ///< factor on release_after; doubles when a released rung is taken again
+  std::int64_t released_ = -1;             ///< kind of the rung that was released last
 };
 
-/// As it is typed, for people.
+/// Returns the name of a rung as written in a recipe.
 char const* to_string(oom::rung_kind kind);
 
 }  // namespace keel::inline KEEL_MODE

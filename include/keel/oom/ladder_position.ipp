@@ -12,7 +12,7 @@ KEEL_BODY std::optional<oom::rung_kind> ladder_position::updated() {
   auto const last = static_cast<oom::rung_kind>(taken_.back());
   bool const stays =
       last == oom::rung_kind::quantize_base || last == oom::rung_kind::shorten_sequence || last == oom::rung_kind::custom;
-  // A product of the two may not fit.
+  // Divides, because the product may overflow.
   if (stays || ++updates_since_change_ / patience_ < ladder_.release_after) return std::nullopt;
   updates_since_change_ = 0;
   released_ = taken_.back();
@@ -28,7 +28,7 @@ KEEL_BODY int ladder_position::first_candidate() const {
     auto const& rung = ladder_.rungs[index];
     bool const same = static_cast<std::int64_t>(rung.kind) == taken_.back() && argument_of(rung) == arguments_.back();
     if (!same) continue;
-    // Of custom rungs nothing says which one it was, so that all are asked again.
+    // Custom rungs cannot be distinguished, so all of them are tried again.
     bool const may_come_again = rung.kind == oom::rung_kind::halve_micro_batch || rung.kind == oom::rung_kind::custom;
     return may_come_again ? index : index + 1;
   }

@@ -1,6 +1,5 @@
-// The rungs of an oom::ladder, as they are done to a model and its optimizer. Cutting batches, recomputing and attention are
-// the step's, which asks relief() before every pass; moving the optimizer's state, quantizing, and custom rungs are
-// done here.
+// Applies the rungs of an oom::ladder to a model and its optimizer. The step itself cuts batches, recomputes and selects attention kernels,
+// according to relief(), before every pass. This class moves the optimizer's state, quantizes, and calls custom rungs.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -31,7 +30,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// A custom rung.
+/// A custom rung, with a function `take`.
 template <class Rung>
 concept custom_rung = oom::rung<Rung> && requires(torch::nn::Module& model) {
   { Rung::take(model) } -> std::convertible_to<bool>;
@@ -41,7 +40,7 @@ concept custom_rung = oom::rung<Rung> && requires(torch::nn::Module& model) {
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// The custom rungs, by their place on the ladder.
+/// The custom rungs, by their position on the ladder.
 template <class Policy>
 struct custom_rungs {
   static constexpr void require_callable() {}
@@ -49,9 +48,9 @@ struct custom_rungs {
 };
 template <class... Entries>
 struct custom_rungs<oom::ladder<Entries...>> {
-  /// Does not compile (U35) where one of them cannot be taken.
+  /// Does not compile (U35) if a custom rung cannot be taken.
   static constexpr void require_callable() { (require<Entries>(), ...); }
-  /// False if the rung of this place is none of them, or frees nothing.
+  /// Returns false if the rung at this position is not a custom one, or frees nothing.
   static bool take(int index, torch::nn::Module& model) {
     int place = 0;
     bool taken = false;
@@ -87,13 +86,13 @@ struct custom_rungs<oom::ladder<Entries...>> {
 
 namespace keel::inline KEEL_MODE {
 
-/// Takes the custom rung of this place; false where it is none, or frees nothing.
+/// Takes the custom rung at this position; returns false if it is not a custom one, or frees nothing.
 using take_custom_rung = bool (*)(int index, torch::nn::Module& model);
 
 class memory_ladder {
  public:
-  /// `engine`: the optimizer, if it is one of keel's. `take_custom`: of the recipe's policy. Throws recipe_error where a rung can never be
-  /// taken: O20, U33.
+  /// `engine`: the optimizer, if it is one of keel's. `take_custom`: that of the recipe's policy. Throws recipe_error if a rung can never
+  /// be taken: O20, U33.
   memory_ladder(config const& recipe, torch::nn::Module& model, update_engine* engine, at::DeviceType device,
                 take_custom_rung take_custom)
       : ladder_(recipe.oom),
@@ -110,26 +109,26 @@ class memory_ladder {
 
   memory_settings const& relief() const { return position_.relief(); }
   std::size_t taken() const { return position_.taken(); }
-  /// Where offloaded state of parameters on the CPU goes; empty, or a directory in memory: see memory::mapped_memory.
+  /// Sets the directory for offloaded state of parameters on the CPU; empty or a directory in memory: see memory::mapped_memory.
   void offload_to(std::filesystem::path directory) { directory_ = std::move(directory); }
 
-  /// Stands where another one stands, for a dry run: nothing that changes the experiment is taken from here on.
+  /// Copies the position of another ladder, for a dry run. Afterwards no rung that changes the experiment is taken.
   void copy_position(memory_ladder const& other) {
     position_ = other.position_;
     directory_ = other.directory_;
     is_dry_run_ = true;
   }
 
-  /// Before an update. Throws file_error (E02) where a recipe that offloads has no disk to offload to; recipe_error (U33) where
-  /// a checkpoint brought a rung that this optimizer cannot take.
+  /// Call before an update. Throws file_error (E02) if the recipe offloads and no disk is available; recipe_error (U33) if a checkpoint
+  /// contains a rung that this optimizer cannot take.
   void prepare() {
     require_engine();
     if (relief().offload && !offloaded_) offload();
     if (!relief().offload && offloaded_) bring_back();
   }
 
-  /// Takes the next rung; see ladder_position::take_next. `on_all(bool)`: whether all ranks can take one, and whether any can. Throws
-  /// out_of_memory_error (E09) where some of them alone took one that cannot be taken back.
+  /// Takes the next rung; see ladder_position::take_next. `on_all(bool)` returns whether all ranks can take it, and whether any can. Throws
+  /// out_of_memory_error (E09) if only some of them took one that cannot be undone.
   template <class OnAll>
   oom::rung_kind take_next(std::int64_t max_pieces, std::int64_t updates, OnAll const& on_all) {
     return position_.take_next(max_pieces, updates, [&](int index) {
@@ -145,11 +144,11 @@ class memory_ladder {
     });
   }
 
-  /// An update took place; the rung that it gave back, if it did.
+  /// Counts an applied update; returns the rung that was released, if any.
   std::optional<oom::rung_kind> updated() { return position_.updated(); }
 
-  /// An update whose allocator had to give its cache back and try again, or had not: time is lost without an error. True in the
-  /// third of ten such updates, and then not before three more (O14).
+  /// Records whether the allocator had to free its cache and retry during an update, which costs time without an error. Returns true at the
+  /// third such update among ten, and then not before three more (O14).
   bool thrashes(std::int64_t retries) {
     if (seen_retries_ < 0) seen_retries_ = retries;
     history_ = (history_ << 1 | (retries > seen_retries_ ? 1U : 0U)) & 0x3FFU;
@@ -177,10 +176,10 @@ class memory_ladder {
   }
   void offload() {
     if (home_ == nullptr) home_ = make_storage();
-    offloaded_ = true;  // in part at least, whatever happens
+    offloaded_ = true;  // at least partly, even if an exception follows
     engine_->move_state_to(home_);
   }
-  /// Where there is no room for it, it stays where it is, and is tried again some updates later.
+  /// Moves the state back. If memory does not suffice, the state stays where it is, and a later update tries again.
   void bring_back() {
     if (wait_ > 0) {
       --wait_;
@@ -197,20 +196,20 @@ class memory_ladder {
     wait_ = ladder_.release_after;
   }
 
-  /// Takes the rung, where taking it is done here. One that needs memory to be taken, and does not get it, cannot be.
+  /// Takes the rung if it is applied here. Returns false if that runs out of memory itself.
   bool can_take(int index) {
-    // What a dry run could not undo.
+    // A dry run could not undo the rung.
     auto const& rung = ladder_.rungs[index];
     if (is_dry_run_ && !oom::is_releasable(rung)) return false;
     try {
       return take(index);
     } catch (file_error const&) {
-      // No disk, or none with room: the ladder goes on without it.
+      // Without a disk, or if it is full, the ladder skips the rung.
       if (rung.kind != oom::rung_kind::offload_optimizer) throw;
     } catch (std::exception const& thrown) {
       if (!is_out_of_memory(thrown)) throw;
     }
-    // What was moved already: the engine must not go on moving.
+    // Restores what was moved already, so that the engine does not continue to move state.
     if (offloaded_ && !relief().offload) bring_back();
     return false;
   }
@@ -236,14 +235,14 @@ class memory_ladder {
   torch::nn::Module& model_;
   update_engine* engine_;
   at::DeviceType device_;
-  bool differentiates_twice_;  ///< which fused kernels cannot
+  bool differentiates_twice_;  ///< fused kernels do not support that
   std::filesystem::path directory_;
   std::shared_ptr<state_storage> home_;
   bool offloaded_ = false;
   bool is_dry_run_ = false;
-  long long wait_ = 0;              ///< updates before state that had no room is brought back
-  unsigned history_ = 0;            ///< bit i: the allocator tried again in the update so many ago
-  std::int64_t seen_retries_ = -1;  ///< none yet
+  long long wait_ = 0;              ///< updates before moving back state that had no room is tried again
+  unsigned history_ = 0;            ///< bit i: the allocator retried i updates ago
+  std::int64_t seen_retries_ = -1;  ///< -1: no update yet
 };
 
 }  // namespace keel::inline KEEL_MODE

@@ -1,12 +1,12 @@
-// accumulate<N>: N micro-batches make one update; their gradients are averaged by weight, so that a ragged micro-batch
-// counts for what it holds and not for one Nth.
+// accumulate<N>: N micro-batches form one update. Their gradients are averaged by weight, so that a ragged micro-batch counts in proportion
+// to its content.
 //   accumulate<1>                                     the default.
-//   accumulate<N, micro_batch<M>, global_batch<G>>    also declares the batch algebra: G = M * N * world size (B01).
-//   accumulate<N, sum>                                adds the micro-batches' losses up and does not average them, as a program does
-//                                                     that calls backward() N times and scales nothing. Ragged micro-batches then
-//                                                     count alike, so only where a paper or an older program asks for it.
-//   accumulate<N, reduce_once>                        ranks average their gradients once an update and not once a
-//                                                     micro-batch; less traffic, not with ZeRO-2 or 3 (B03).
+//   accumulate<N, micro_batch<M>, global_batch<G>>    also declares the batch sizes: G = M * N * world size (B01).
+//   accumulate<N, sum>                                sums the micro-batches' losses instead of averaging them, like a program that calls
+//                                                     backward() N times without scaling. Micro-batches of different sizes then have equal
+//                                                     weight. Use it only to reproduce a paper or an older program.
+//   accumulate<N, reduce_once>                        ranks average their gradients once per update instead of once per micro-batch. Causes
+//                                                     less traffic; cannot be combined with ZeRO-2 or ZeRO-3 (B03).
 // Left out: a mean of means (B06), and an accumulation factor that is applied twice (B04).
 #pragma once
 
@@ -20,11 +20,11 @@ struct accumulate;
 namespace keel {
 
 struct accumulate_settings {
-  long long count = 1;         ///< micro-batches an update
-  long long micro_batch = 0;   ///< rows a micro-batch; 0: not declared
-  long long global_batch = 0;  ///< rows an update over all ranks; 0: not declared
-  bool reduce_once = false;    ///< ranks exchange gradients at the end of an update only
-  bool sum = false;            ///< of the micro-batches' losses, in place of their mean
+  long long count = 1;         ///< micro-batches per update
+  long long micro_batch = 0;   ///< rows per micro-batch; 0: not declared
+  long long global_batch = 0;  ///< rows per update over all ranks; 0: not declared
+  bool reduce_once = false;    ///< ranks exchange gradients only at the end of an update
+  bool sum = false;            ///< sums the micro-batches' losses instead of averaging them
   friend constexpr bool operator==(accumulate_settings const&, accumulate_settings const&) = default;
 };
 

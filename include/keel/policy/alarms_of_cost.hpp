@@ -1,6 +1,6 @@
-// Alarms about what updates cost. A run says so by itself, with an event; as an alarm each can be bound to an action:
+// Alarms about the cost of updates. A run reports slowdowns and memory growth as events anyway; as alarms they can be bound to actions:
 //     watch<sft, then<memory_grows, checkpoint>, then<slows_down, stop>>
-// What a clock or an allocator says differs from run to run, so none of them is part of a checkpoint or of sft.
+// Times and memory sizes differ from run to run, so these alarms are part of neither checkpoints nor sft.
 #pragma once
 
 #include <keel/policy/alarm.hpp>

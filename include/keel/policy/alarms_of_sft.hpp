@@ -1,5 +1,5 @@
-// The alarms of supervised training: each a symptom with its likely causes and what to try first. Thresholds are those that practice names for
-// mean losses over tokens; for a loss of another scale copy the alarm and change its threshold:
+// The alarms of supervised training: each has a symptom, its likely causes and the fixes to try first. Thresholds are those common in
+// practice for mean losses over tokens. For a loss of another scale, copy the alarm and change its threshold:
 //     struct mine {
 //       static constexpr keel::health::alarm configured = [] {
 //         auto alarm = keel::health::gradient_norm_spikes::configured;
@@ -7,7 +7,7 @@
 //         return alarm;
 //       }();
 //     };
-// A copy that keeps its name takes the place of the alarm where it stands behind the set: watch<sft, mine>.
+// A copy with the same name, listed after the set, replaces the original: watch<sft, mine>.
 #pragma once
 
 #include <keel/policy/alarm.hpp>
@@ -232,7 +232,7 @@ struct gpu_is_hot {
                                     .fixes = {"look at its fans and the air around it", "a lower power limit"}};
 };
 
-/// What health::sft watches.
+/// The alarms of health::sft.
 using alarms_of_sft =
     alarm_list<loss_spikes, loss_diverges, loss_drifts_up, loss_is_stuck, loss_is_constant, loss_oscillates,
                gradient_norm_spikes, gradient_norm_is_high, gradient_norm_oscillates, gradients_vanish, learning_rate_is_zero,

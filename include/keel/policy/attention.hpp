@@ -1,9 +1,10 @@
-// attention: which kernel keel's own attention uses.
-//   automatic   the default: fused where LibTorch has it (2.0 on), math otherwise and in a model that differentiates twice
-//               (model::has<model::inner_gradients>), for which the fused kernels have no second derivative.
-//   math        every LibTorch, every device; memory grows with the square of the sequence. For the same rounding everywhere.
-//   fused       LibTorch's fused kernel, asked for by name: a model that never calls keel::attention is an error (A22), and a
-//               LibTorch without one says so. Memory grows with the sequence.
+// attention: the kernel that keel::attention uses.
+//   automatic   the default: fused if LibTorch has it (2.0 and later). Otherwise math, also for a model that differentiates twice
+//               (model::has<model::inner_gradients>), because the fused kernels have no second derivative.
+//   math        works with every LibTorch and on every device; memory grows with the square of the sequence length. Use it for identical
+//               rounding everywhere.
+//   fused       LibTorch's fused kernel; memory grows linearly with the sequence length. Rejected if the model never calls keel::attention
+//               (A22), or if LibTorch has no such kernel.
 // Left out: kernels that LibTorch does not ship.
 #pragma once
 
@@ -22,7 +23,7 @@ struct attention_settings {
   friend constexpr bool operator==(attention_settings const&, attention_settings const&) = default;
 };
 
-/// A class and not a namespace, so that a function may share the name: `keel::attention(query, key, value)`.
+/// A class instead of a namespace, so that a function may have the same name: `keel::attention(query, key, value)`.
 struct attention {
   using kind = attention_kind;
   using settings = attention_settings;

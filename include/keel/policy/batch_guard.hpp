@@ -1,12 +1,14 @@
-// batch_guard: whether a trainer looks at each batch before it trains on it.
-//   on            the default: values that are not finite, rows of inputs and labels that do not match, labels that are all masked, rows
-//                 and batches that repeat, labels equal to the inputs.
-//   check<O..>    that, ids and labels below 0, and what its options say of the data: vocabulary<N> and classes<N> (ids and labels outside end the run, before a
-//                 device sees them), padding<ID> (its share is a metric), longest<N> tokens of a row, ignored<ID> of labels (-100).
-//   drop<O..>     check, and rows with a value that is not finite are left out of their batch, whose loss is then that of the others. Also
-//                 of a batch on a device, for which the host then waits. For data of which a few windows are known to be bad.
-//   off           for batches whose every look costs, or that are odd on purpose.
-// A batch is looked at where it is in the host's memory; one that is on a device already is not, because the host would wait for it.
+// batch_guard: whether a trainer checks each batch before it trains on it.
+//   on            the default: detects non-finite values, inputs and labels with different numbers of rows, labels that are all masked,
+//                 repeated rows and batches, and labels that equal the inputs.
+//   check<O..>    also detects negative ids and labels, and checks the data against its options: vocabulary<N> and classes<N> (an id or
+//                 label outside ends the run before it reaches a device), padding<ID> (its fraction is recorded as a metric), longest<N>
+//                 (tokens per row), ignored<ID> (the ignored label, -100).
+//   drop<O..>     as check, but rows with a non-finite value are removed from their batch, whose loss is then computed over the others.
+//                 Also removes rows from batches on a device, which synchronizes with it. For data that is known to contain a few bad
+//                 windows.
+//   off           for batches that are expensive to check, or intentionally unusual.
+// Otherwise only batches in host memory are checked, because checking one on a device would synchronize with it.
 // Left out: repairing values, which would hide what is wrong with the data.
 #pragma once
 
@@ -22,15 +24,15 @@ enum class kind : unsigned char { on, check, off, drop };
 
 struct settings {
   batch_guard::kind kind = kind::on;
-  long long vocabulary = 0;  ///< ids of inputs are below; 0: not known
-  long long classes = 0;     ///< labels are below; 0: not known
-  long long longest = 0;     ///< tokens of a row; 0: not known
-  long long padding = -1;    ///< the id that fills a row; -1: not known
-  long long ignored = -100;  ///< the label that counts for nothing, as LibTorch's cross_entropy has it
+  long long vocabulary = 0;  ///< input ids are below this; 0: not known
+  long long classes = 0;     ///< labels are below this; 0: not known
+  long long longest = 0;     ///< tokens per row; 0: not known
+  long long padding = -1;    ///< the id that pads a row; -1: not known
+  long long ignored = -100;  ///< the label that losses ignore, as in LibTorch's cross_entropy
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
-/// Looks at more than the default does.
+/// True if the policy checks more than the default does.
 constexpr bool is_extended(settings const& s) { return s.kind == kind::check || s.kind == kind::drop; }
 
 template <class Option>

@@ -1,18 +1,19 @@
-// checkpoint: when the whole state of the run is saved, and how many saves are kept.
-//   never              the default; nothing to resume from.
-//   every<D, ..>       each `500_steps`, `1_epochs`, `10'000'000_tokens` or `10_min`.
-//   young_daly<..>     from mean_time_between_failures<D> and the measured cost of a save (Young 1974, Daly 2006); the first
-//                      save follows the first update and measures.
-// What stays: keep<N>, the newest; keep_every<5000_steps>, those as well; keep_best, or keep_k_best<3>, judged by_evaluation
-// (what the slot evaluation monitors; by_evaluation_loss is the same) or by_training_loss (the mean since the last save).
-// Where the recipe rolls back, up to two more stay: the newest from before any fault that it can see, and the one that takes its place.
-// on_best also saves as soon as an evaluation is the best so far. How: synchronous, the default, or asynchronous: training
-// stands still for a copy in host memory and goes on while that is written. A save that is due while the last one is written
-// waits for it, or with drop_when_busy is dropped. failures<N>: the N-th save in a row that fails ends the run; those before
-// it are events, and older checkpoints stay. A run that saves also does so when a file named `save` appears in its directory,
-// on SIGUSR2, when it ends, and with on_exception when an exception ends it. Such requested saves never replace a scheduled
-// one: the next save takes their place, and no rollback uses them. Left out: weights-only saves (not resumable;
-// load_weights reads them from any checkpoint), and two cadences at once (S14).
+// checkpoint: when the complete state of the run is saved, and how many saves are kept.
+//   never              the default; there is nothing to resume from.
+//   every<D, ..>       every `500_steps`, `1_epochs`, `10'000'000_tokens` or `10_min`.
+//   young_daly<..>     computes the interval from mean_time_between_failures<D> and the measured cost of a save (Young 1974, Daly 2006).
+//                      The first save follows the first update and measures the cost.
+// Retention: keep<N> keeps the newest N. keep_every<5000_steps> also keeps those at multiples of the interval. keep_best or keep_k_best<3>
+// also keeps the best, judged by_evaluation (by the monitored value of the slot evaluation; by_evaluation_loss is the same) or
+// by_training_loss (by the mean since the last save). If the recipe rolls back, up to two more are kept: the newest one that precedes any
+// fault the recipe can detect, and its successor.
+// on_best also saves as soon as an evaluation is the best so far. Saves are synchronous by default. Under asynchronous, training only
+// pauses while the state is copied to host memory, and continues while the copy is written. A save that becomes due while another is being
+// written waits for it; with drop_when_busy it is dropped. failures<N>: the N-th consecutive failed save ends the run. Earlier failures are
+// events, and older checkpoints are kept.
+// A run that saves at all also does so when a file named `save` appears in its directory, on SIGUSR2, when it ends, and under on_exception
+// when an exception ends it. Such requested saves never replace a scheduled one: the next save replaces them, and no rollback uses them.
+// Left out: weights-only saves (not resumable; load_weights reads the weights from any checkpoint), and two cadences at once (S14).
 #pragma once
 
 #include <keel/policy/duration.hpp>
@@ -27,23 +28,23 @@ struct checkpoint;
 namespace keel::checkpoint {
 
 enum class kind : unsigned char { never, every_steps, every_seconds, young_daly, every_epochs, every_tokens };
-/// What the best checkpoint is judged by.
+/// The criterion for the best checkpoint.
 enum class metric : unsigned char { none, training_loss, evaluation_loss };
 
 struct settings {
   checkpoint::kind kind = kind::never;
-  long long interval = 0;                                ///< updates, seconds, epochs or tokens, by kind
-  long long keep = 2;                                    ///< newest checkpoints that stay
-  bool asynchronous = false;                             ///< training stands still for a copy in host memory alone
+  long long interval = 0;                                ///< updates, seconds, epochs or tokens, depending on kind
+  long long keep = 2;                                    ///< number of newest checkpoints to keep
+  bool asynchronous = false;                             ///< training only pauses while the state is copied to host memory
   long long mean_time_between_failures = 0;              ///< seconds
-  bool best = false;                                     ///< the best one stays beside the newest
-  checkpoint::metric metric = checkpoint::metric::none;  ///< what the best one is judged by
-  long long keep_every = 0;                              ///< checkpoints of multiples of so many updates stay; 0: none
-  bool on_best = false;                                  ///< a best evaluation is saved at once
-  bool drop_when_busy = false;                           ///< a save that is due while another is written is dropped
-  long long failures = 3;                                ///< saves that fail in a row and end the run
-  long long best_count = 0;                              ///< so many of the best stay; 0: one, where any does
-  bool on_exception = false;                             ///< an exception that ends the run is followed by a requested save
+  bool best = false;                                     ///< the best checkpoint is kept in addition to the newest
+  checkpoint::metric metric = checkpoint::metric::none;  ///< the criterion for the best checkpoint
+  long long keep_every = 0;                              ///< keeps checkpoints at multiples of this many updates; 0: none
+  bool on_best = false;                                  ///< saves immediately when an evaluation is the best so far
+  bool drop_when_busy = false;                           ///< drops a save that becomes due while another is being written
+  long long failures = 3;                                ///< consecutive failed saves that end the run
+  long long best_count = 0;                              ///< number of best checkpoints to keep; 0: one if `best` is set
+  bool on_exception = false;                             ///< saves when an exception ends the run
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -72,21 +73,21 @@ template <long long Count>
 struct keep_k_best {
   static constexpr void apply(settings& to) {
     to.best = true;
-    to.best_count = Count == 0 ? -1 : Count;  // that is S24's, which takes 0 for no count
+    to.best_count = Count == 0 ? -1 : Count;  // reported by S24; 0 would mean that no count was given
   }
 };
 struct on_exception : sets<&settings::on_exception, true> {};
 struct by_training_loss : sets<&settings::metric, metric::training_loss> {};
 struct by_evaluation_loss : sets<&settings::metric, metric::evaluation_loss> {};
 
-/// Judges checkpoints by what the slot evaluation monitors.
+/// Judges checkpoints by the monitored value of the slot evaluation.
 using by_evaluation = by_evaluation_loss;
 
 constexpr settings at(epochs interval) { return {.kind = kind::every_epochs, .interval = interval.count}; }
 constexpr settings at(tokens interval) { return {.kind = kind::every_tokens, .interval = interval.count}; }
 constexpr settings at(steps interval) { return {.kind = kind::every_steps, .interval = interval.count}; }
 constexpr settings at(seconds interval) { return {.kind = kind::every_seconds, .interval = interval.count}; }
-/// What has no unit that this policy takes is rejected (D26); a number is taken as updates, so no other rule reports it.
+/// Treats a plain number as updates, so that only D26 reports the missing unit; D26 also rejects every other type.
 template <class Other>
 constexpr settings at(Other interval) {
   if constexpr (std::is_same_v<Other, given_number>) {

@@ -1,15 +1,15 @@
-// clip: bounds the gradient of an update, after it was unscaled and found finite, and never before (G01, G08).
+// clip: bounds the gradient of an update, always after it was unscaled and found finite (G01, G08).
 //   none               the default.
-//   global_norm<M>     scales all gradients by M / norm if their joint L2 norm exceeds M (Pascanu et al. 2013). The usual one.
-//                      With order<1>, order<infinity> or any order from 1 on it is that norm that M bounds; the norm that a
-//                      step reports, and that spikes are judged by, stays L2.
-//   value<M>           clamps every element to [-M, M]; changes the direction, so only where a paper asks for it.
-//   adaptive<R>        bounds each unit's gradient, a row of a matrix or a filter, to R times the norm of its weights (Brock et
-//                      al. 2021, "NFNets"). Leave the last layer's weights to a custom policy.
-//   zscore<Z,..>       scales all gradients to mean + Z deviations of the recent norms if theirs stands above it: a limit that
-//                      follows the run (Kumar et al. 2025, "ZClip"). Options: window<N>, at_most<M>, a bound that holds from
-//                      the first update on. A deviation counts as at least a hundredth of the mean.
-// Left out: orders below 1, which are not norms (G15), other orders than 2 over shards of gradients (G06), and clipping of every micro-batch
+//   global_norm<M>     scales all gradients by M / norm if their joint L2 norm exceeds M (Pascanu et al. 2013). The most common choice.
+//                      With order<1>, order<infinity> or any order of at least 1, M bounds that norm instead; the norm that a step reports
+//                      and that spikes are judged by is always L2.
+//   value<M>           clamps every element to [-M, M]. Changes the direction of the gradient, so use it only to reproduce a paper.
+//   adaptive<R>        bounds the gradient of each unit (a row of a matrix or a filter) to R times the norm of the unit's weights (Brock et
+//                      al. 2021, "NFNets"). Exclude the last layer's weights with a custom policy.
+//   zscore<Z,..>       if the joint norm exceeds the mean of the recent norms by more than Z standard deviations, scales all gradients to
+//                      that limit, which follows the run (Kumar et al. 2025, "ZClip"). Options: window<N>; at_most<M>, a bound that holds
+//                      from the first update on. The standard deviation is floored at 1 % of the mean.
+// Left out: orders below 1, which are not norms (G15), orders other than 2 over sharded gradients (G06), and clipping of every micro-batch
 // (G02).
 #pragma once
 
@@ -31,13 +31,13 @@ enum class kind : unsigned char { none, global_norm, value, adaptive, zscore, cu
 
 struct settings {
   clip::kind kind = kind::none;
-  double limit = 0.0;  ///< largest norm, element, ratio or number of deviations, by kind
-  /// A custom policy that decides from the joint norm alone, which all ranks share, and never from elements (G03).
+  double limit = 0.0;  ///< largest norm, element, ratio or number of standard deviations, depending on kind
+  /// True for a custom policy that decides only from the joint norm, which all ranks share, and never from elements (G03).
   bool by_joint_norm = false;
-  long long window = 0;  ///< of zscore: applied updates that it looks back on
-  double at_most = 0.0;  ///< of zscore: largest norm, also before there is a history; 0: none
-  double order = 2.0;    ///< of global_norm: the p of the p-norm that is bounded
-  short_name own{};      ///< of a custom policy its name, which a recipe fills in
+  long long window = 0;  ///< zscore: number of applied updates in the history
+  double at_most = 0.0;  ///< zscore: largest norm, also before there is a history; 0: none
+  double order = 2.0;    ///< global_norm: the p of the bounded p-norm
+  short_name own{};      ///< name of a custom policy, filled in by the recipe
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -48,7 +48,7 @@ template <long long Updates>
 struct window : sets<&settings::window, Updates> {};
 template <number MaxNorm>
 struct at_most : sets<&settings::at_most, MaxNorm> {};
-/// A number from 1 on, or infinity.
+/// A number of at least 1, or infinity.
 template <number P>
 struct order : sets<&settings::order, P> {};
 

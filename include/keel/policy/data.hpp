@@ -1,12 +1,12 @@
-// data: facts about the batches that rules ask for. Not a mechanism: a statement.
-//   usual        the default: rows count alike, nothing is known of the end.
-//   is<Facts..>  ragged (micro-batches differ in how much they hold: masked or packed tokens), token_weighted (the loss comes
-//                with its own weight, keel::weighted_loss), packed (several samples in one row), grouped (the batch's slice()
-//                never cuts a group), endless (no end, no size), finite (ends, maybe at another step on each rank),
-//                drops_last (every rank has the same number of batches), single_pass (cannot be read again), rows<N>.
-// A batch or source type says it of itself with one line, `using facts = keel::data::is<keel::data::ragged>;`, and for a type
-// that is not one's own there is keel::facts_of.
-// Left out: where the data lies and how it is read.
+// data: facts about the batches that rules need. It declares facts and does nothing itself.
+//   usual        the default: rows have equal weight; nothing is known about the end.
+//   is<Facts..>  ragged (micro-batches differ in content, such as masked or packed tokens), token_weighted (the loss has its own weight,
+//                keel::weighted_loss), packed (several samples in one row), grouped (the batch's slice() never splits a group), endless (no
+//                end, no size), finite (ends, possibly at a different step on each rank), drops_last (every rank has the same number of
+//                batches), single_pass (cannot be read again), rows<N>.
+// A batch or source type declares its facts in one line, `using facts = keel::data::is<keel::data::ragged>;`. For a type of another
+// library, specialize keel::facts_of.
+// Left out: where the data is stored and how it is read.
 #pragma once
 
 #include <keel/policy/slot.hpp>
@@ -18,19 +18,19 @@ struct data;
 namespace keel::data {
 
 struct settings {
-  bool ragged = false;          ///< micro-batches differ in how much they hold: masked or packed tokens
-  bool token_weighted = false;  ///< the loss comes with its weight, keel::weighted_loss
+  bool ragged = false;          ///< micro-batches differ in content, such as masked or packed tokens
+  bool token_weighted = false;  ///< the loss has its own weight, keel::weighted_loss
   bool packed = false;          ///< several samples in one row
-  bool grouped = false;         ///< the batch's slice() never cuts a group
+  bool grouped = false;         ///< the batch's slice() never splits a group
   bool endless = false;         ///< no end and no size
-  bool finite = false;          ///< ends, maybe at another step on each rank
+  bool finite = false;          ///< ends, possibly at a different step on each rank
   bool drops_last = false;      ///< every rank has the same number of batches
   bool single_pass = false;     ///< cannot be read again
-  long long rows = 0;           ///< in the whole data set; 0: not declared
+  long long rows = 0;           ///< rows of the whole data set; 0: not declared
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
-/// What either of two sources says.
+/// Merges the facts that two sources declare.
 constexpr settings operator|(settings a, settings const& b) {
   a.ragged |= b.ragged;
   a.token_weighted |= b.token_weighted;

@@ -1,9 +1,9 @@
 // determinism: whether a run can be repeated.
-//   off          the default: LibTorch's generators as the program left them.
-//   seeded<S>    seeds LibTorch's generators before the first update; on one machine, LibTorch and thread count a CPU run
-//                repeats bitwise.
-//   strict<S>    also makes LibTorch refuse operators without a deterministic kernel, for as long as fit runs.
-// Left out: reseeding at every step, which hides a generator that a resume forgot.
+//   off          the default: LibTorch's generators are as the program left them.
+//   seeded<S>    seeds LibTorch's generators before the first update. A CPU run then repeats bitwise on the same machine, LibTorch version
+//                and number of threads.
+//   strict<S>    also makes LibTorch reject operators without a deterministic kernel while fit runs.
+// Left out: reseeding at every step, which would hide a generator that a resume failed to restore.
 #pragma once
 
 #include <keel/policy/slot.hpp>
@@ -18,7 +18,7 @@ enum class kind : unsigned char { off, seeded, strict };
 
 struct settings {
   determinism::kind kind = kind::off;
-  unsigned long long seed = 0;  ///< of LibTorch's generators
+  unsigned long long seed = 0;  ///< seed of LibTorch's generators
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 

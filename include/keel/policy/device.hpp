@@ -1,8 +1,8 @@
-// device: facts about the device that rules ask for. Not a mechanism: the model's parameters decide where a run computes.
+// device: facts about the device that rules need. The model's parameters determine where a run computes.
 //   any               the default: a recipe for every device.
 //   cpu, cuda         a recipe for one kind of device.
-//   cuda_with<..>     device_assert: its kernels assert.
-// Left out: the index of a device, which is the program's business.
+//   cuda_with<..>     device_assert: the device's kernels contain assertions.
+// Left out: the index of a device, which the program chooses.
 #pragma once
 
 #include <keel/policy/slot.hpp>
@@ -17,7 +17,7 @@ enum class kind : unsigned char { any, cpu, cuda };
 
 struct settings {
   device::kind kind = kind::any;
-  bool device_assert = false;  ///< its kernels assert
+  bool device_assert = false;  ///< the device's kernels contain assertions
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 

@@ -29,7 +29,7 @@ struct epochs {
   friend constexpr bool operator==(epochs const&, epochs const&) = default;
 };
 
-/// Tokens that training consumed; rows where a batch has no tokens.
+/// Tokens consumed by training; rows if a batch has no tokens.
 struct tokens {
   long long count = 0;  ///< tokens
   friend constexpr bool operator==(tokens const&, tokens const&) = default;

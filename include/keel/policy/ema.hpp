@@ -1,7 +1,7 @@
 // ema<Decay>: keeps an exponential moving average of the parameters, updated once per applied update (M03).
 //   no_ema      the default.
-//   ema<D>      average <- D * average + (1 - D) * parameters. Option: ema_buffers, the floating-point buffers too, such as the
-//               running mean and variance of a batch norm, which belong to the parameters of now and not to their average.
+//   ema<D>      average <- D * average + (1 - D) * parameters. Option ema_buffers: also averages floating-point buffers, such as the
+//               running mean and variance of a batch norm, which otherwise match the current parameters and not their average.
 // Left out: half-lives in epochs or tokens (M01: one unit, the update).
 #pragma once
 
@@ -16,8 +16,8 @@ namespace keel {
 
 struct ema_settings {
   double decay = 0.0;    ///< above 0 and below 1
-  bool buffers = false;  ///< are averaged too
-  bool kept = false;     ///< there is an average
+  bool buffers = false;  ///< buffers are averaged, too
+  bool kept = false;     ///< a moving average is kept
   friend constexpr bool operator==(ema_settings const&, ema_settings const&) = default;
 };
 

@@ -1,11 +1,13 @@
-// evaluation: when the trainer evaluates by itself. trainer::evaluate is there without it.
+// evaluation: when the trainer evaluates automatically. trainer::evaluate does not need it.
 //   none            the default.
-//   every<D, ..>    each `500_steps` or `1_epochs`, on what trainer::evaluate_on was given.
-// Options: batches<N> bounds one evaluation. What is judged is the first value of the first evaluation, or what
-// monitor<"accuracy"> or monitor<"validation/accuracy"> names; smaller is better, or larger_is_better. averaged evaluates the
-// moving average of keel::ema. The run ends early after early_stop<N> evaluations without a better value, where min_delta<D>
-// says by how much and not_before<5000_steps> from when on; at once when a value reaches stop_at<V>, or with stop_on_nonfinite
-// is NaN or infinite. Left out: evaluation by wall-clock time, which ranks would not agree on.
+//   every<D, ..>    every `500_steps` or `1_epochs`, with the data and loss of trainer::evaluate_on.
+// Options: batches<N> limits the batches of one evaluation. The monitored value is the first value of the first evaluation, or the one that
+// monitor<"accuracy"> or monitor<"validation/accuracy"> names. Smaller values are better, unless larger_is_better is given. averaged
+// evaluates the moving average of keel::ema.
+// early_stop<N> ends the run after N consecutive evaluations without a better value; min_delta<D> sets the required improvement, and
+// not_before<5000_steps> the first update at which it applies. stop_at<V> ends the run as soon as a value reaches V, and stop_on_nonfinite
+// when one is NaN or infinite.
+// Left out: evaluation by wall-clock time, on which ranks would not agree.
 #pragma once
 
 #include <keel/policy/duration.hpp>
@@ -24,17 +26,17 @@ enum class kind : unsigned char { none, every, every_epochs };
 
 struct settings {
   evaluation::kind kind = kind::none;
-  long long interval = 0;          ///< updates or epochs, by kind
-  long long batches = 0;           ///< in one evaluation; 0: all
-  long long early_stop = 0;        ///< evaluations in a row without a better value; 0: never
-  double min_delta = 0.0;          ///< by which a value must be better to count for early_stop
+  long long interval = 0;          ///< updates or epochs, depending on kind
+  long long batches = 0;           ///< batches per evaluation; 0: all
+  long long early_stop = 0;        ///< consecutive evaluations without a better value that end the run; 0: never
+  double min_delta = 0.0;          ///< required improvement for early_stop
   long long not_before = 0;        ///< updates before which early_stop does not end the run
   double stop_at = 0.0;            ///< value that ends the run
   bool has_stop_at = false;        ///< stop_at was given
   bool stop_on_nonfinite = false;  ///< a NaN or an infinity ends the run
-  bool larger = false;             ///< is better
-  bool averaged = false;           ///< the moving average is evaluated, and not the parameters
-  short_name monitor{};            ///< what is judged; empty: the first value of the first evaluation
+  bool larger = false;             ///< larger values are better
+  bool averaged = false;           ///< evaluates the moving average instead of the parameters
+  short_name monitor{};            ///< name of the monitored value; empty: the first value of the first evaluation
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -47,7 +49,7 @@ template <number Difference>
 struct min_delta : sets<&settings::min_delta, Difference> {};
 template <steps Updates>
 struct not_before : sets<&settings::not_before, Updates.count> {};
-/// Ends the run when the judged value reaches this one.
+/// Ends the run when the monitored value reaches this one.
 template <number Value>
 struct stop_at {
   static constexpr void apply(settings& to) {
@@ -65,7 +67,7 @@ struct early_stop : sets<&settings::early_stop, Evaluations> {};
 
 constexpr settings at(steps interval) { return {.kind = kind::every, .interval = interval.count}; }
 constexpr settings at(epochs interval) { return {.kind = kind::every_epochs, .interval = interval.count}; }
-/// What has no unit that this policy takes is rejected (D26); a number is taken as updates, so no other rule reports it.
+/// Treats a plain number as updates, so that only D26 reports the missing unit; D26 also rejects every other type.
 template <class Other>
 constexpr settings at(Other interval) {
   if constexpr (std::is_same_v<Other, given_number>) {

@@ -1,27 +1,27 @@
-// What a type says of itself: a model, an optimizer, a batch or a source of batches may carry facts that rules ask for.
+// Facts that a type declares: a model, an optimizer, a batch or a source of batches may carry facts that rules need.
 //     struct net : torch::nn::Module { using facts = keel::model::has<keel::model::batch_norm>; .. };
 //     template <> struct keel::facts_of<their::optimizer> { using facts = keel::optimizer::is<keel::optimizer::closure>; };
-// A type without facts says nothing, which is the safe case: rules hold against a fact and never need one.
+// A type without facts declares nothing, which is always safe: a fact can break a rule, but no rule requires one.
 #pragma once
 
 #include <keel/policy/slot.hpp>
 
 namespace keel {
 
-/// Specialise it for a type that is not one's own; the type's own member counts too.
+/// Specialize it for a type of another library. Facts that the type itself declares count, too.
 template <class Type>
 struct facts_of {};
 
 namespace detail {
 template <class Type>
 concept declares_facts = requires {
-  // By itself: in the line below clang 22 would take one that is private.
+  // On a line of its own: in the line below, clang 22 would accept a private member.
   typename Type::facts;
   requires policy<typename Type::facts>;
 };
 }  // namespace detail
 
-/// What a type says of itself for one of the slots of facts: model, optimizer, data.
+/// Returns the facts that a type declares for one of the slots model, optimizer and data.
 template <class Slot, class Type>
 constexpr auto facts() {
   typename Slot::settings stated{};

@@ -1,14 +1,15 @@
-// health: which alarms watch the run's metrics. An alarm says what is seen, what causes it, and what to try, least invasive first.
+// health: which alarms watch the run's metrics. An alarm has a symptom, its likely causes, and the fixes to try, least invasive first.
 //   off            the default.
 //   sft            supervised training and fine-tuning: loss, gradient norms, learning rate, evaluations, waiting for data; the list is in
 //                  policy/alarms_of_sft.hpp.
-//   grpo, ebft     rewards, entropy, divergence from the reference, for the two objectives of those names.
-//   watch<E..>     what each entry says: an alarm of keel's or your own, a set as sft, or either with what the run then does:
+//   grpo, ebft     rewards, entropy and divergence from the reference, for the objectives of the same names.
+//   watch<E..>     the given entries: an alarm of keel or of the program, a set such as sft, or either of them with an action:
 //                      watch<sft, then<loss_diverges, stop>, my_alarm>
-//                  A later entry takes the place of an earlier one about the same alarm.
-// policy/alarms_of_cost.hpp has two more, for updates that become slower and memory that grows.
-// Actions: log (all of them do), checkpoint (a requested one at the next update boundary), incident (a file of the values that raised
-// it, in the run directory), stop (the run ends at the next update boundary, with its checkpoint). An alarm of your own is a struct:
+//                  A later entry replaces an earlier one for the same alarm.
+// policy/alarms_of_cost.hpp has two more, for updates that become slower and for growing memory.
+// Actions: log (part of every action), checkpoint (requests one at the next update boundary), incident (writes a file of the values that
+// raised the alarm into the run directory), stop (ends the run at the next update boundary and saves its checkpoint). A user-defined alarm
+// is a struct:
 //     struct too_confident {
 //       static constexpr keel::health::alarm configured{
 //           .name = "too_confident",
@@ -17,7 +18,7 @@
 //           .causes = {"labels stand in the inputs"},
 //           .fixes = {"look at a batch"}};
 //     };
-// Left out: alarms on single values, which cost more attention than they are worth; thresholds in seconds, which depend on the machine.
+// Left out: alarms on single values, which cause too many false alarms; thresholds in seconds, which depend on the machine.
 #pragma once
 
 #include <keel/policy/alarm.hpp>
@@ -36,7 +37,7 @@ enum class kind : unsigned char { off, sft, grpo, ebft, watch };
 
 struct settings {
   health::kind kind = kind::off;
-  int alarms = 0;  ///< of watch<..>
+  int alarms = 0;  ///< number of alarms of watch<..>
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -45,7 +46,7 @@ struct off : fills<slot::health> {
 };
 struct sft : fills<slot::health> {
   static constexpr settings configured{kind::sft, 0};
-  using alarms = alarms_of_sft;  ///< its alarms
+  using alarms = alarms_of_sft;  ///< the alarms of this set
 };
 struct grpo : fills<slot::health> {
   static constexpr settings configured{kind::grpo, 0};
@@ -56,13 +57,13 @@ struct ebft : fills<slot::health> {
 template <class... Entries>
 struct watch : fills<slot::health> {
   static constexpr settings configured{kind::watch, static_cast<int>(sizeof...(Entries))};
-  using alarms = alarm_list<Entries...>;  ///< its alarms
+  using alarms = alarm_list<Entries...>;  ///< the alarms of this set
 };
 
-/// An alarm of a recipe, and what the run does when it is raised.
+/// An alarm of a recipe and the action bound to it.
 struct watched_alarm {
   health::alarm const* what = nullptr;  ///< the alarm
-  health::action does = action::log;    ///< what the run does
+  health::action does = action::log;    ///< the action
 };
 
 namespace detail {
@@ -72,7 +73,7 @@ struct is_then : std::false_type {};
 template <class Entry, class Action>
 struct is_then<then<Entry, Action>> : std::true_type {};
 
-/// True for an alarm, a set of alarms, and either with an action.
+/// True for an alarm, a set of alarms, and either of them with an action.
 template <class Entry>
 constexpr bool is_entry();
 template <class... Entries>
@@ -109,7 +110,7 @@ constexpr void visit_alarms(alarm_list<Entries...>, action does, Visit& visit) {
 
 }  // namespace detail
 
-/// False for a policy of this slot with an entry that is nothing of these.
+/// False if the policy has an entry that is neither an alarm nor a set, with or without an action.
 template <class Policy>
 constexpr bool has_alarms_only() {
   if constexpr (alarm_set<Policy>) {
@@ -119,7 +120,7 @@ constexpr bool has_alarms_only() {
   }
 }
 
-/// Whether a policy of this slot binds an alarm to this action.
+/// True if the policy binds an alarm to this action.
 template <class Policy>
 constexpr bool binds_action(action wanted) {
   bool found = false;

@@ -1,13 +1,14 @@
-// incident: what becomes of an update that is not finite, beside what keel::nonfinite does with it.
-//   trace<N>         the default is trace<3>: the update runs again from what it began with, under a watch of every operation, and the error,
-//                    the record and the outcome name the operation, the keel::unit and the rows in which the first such value arose.
-//   keep<N>          the same, and the run directory gets what shows the update again: its batch, random state, parameters and optimizer
-//                    state, for trainer::replay and for options.resume_from. The newest N stay.
-//   off              nothing of an update is kept, and nothing runs again.
-// Of non-finite updates in a row the first is looked into, and N of them in a process. What a trace needs in every update is the state of
-// the random generators, and of several micro-batches handles to all of them; a loss function that cannot be copied is traced without
-// accumulation alone. An overflow of a dynamic loss scale is one when the scale is at its minimum.
-// Left out: a trace of spikes, in which no operation is at fault.
+// incident: how the cause of a non-finite update is investigated, in addition to the response of keel::nonfinite.
+//   trace<N>         the default is trace<3>: runs the update again from its initial state while every operation is observed. The error,
+//                    the record and the outcome then name the operation, the keel::unit and the rows in which the first non-finite value
+//                    arose.
+//   keep<N>          also writes what is needed to reproduce the update into the run directory: its batch, random state, parameters and
+//                    optimizer state, for trainer::replay and options.resume_from. Keeps the newest N.
+//   off              keeps nothing of an update and runs nothing again.
+// Of consecutive non-finite updates only the first is investigated, and at most N per process. A trace needs the state of the random
+// generators of every update and, under accumulation, handles to all of its micro-batches. A loss function that cannot be copied is only
+// traced without accumulation. An overflow of a dynamic loss scale is only an incident if the scale is at its minimum.
+// Left out: a trace of spikes, which no single operation causes.
 #pragma once
 
 #include <keel/policy/slot.hpp>
@@ -22,7 +23,7 @@ enum class kind : unsigned char { off, trace, keep };
 
 struct settings {
   incident::kind kind = kind::trace;
-  long long most = 3;  ///< incidents of a process, and in a run directory
+  long long most = 3;  ///< maximum number of incidents per process, and in a run directory
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 

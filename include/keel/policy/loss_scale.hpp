@@ -1,11 +1,10 @@
-// loss_scale: multiplies the loss so that small fp16 gradients do not flush to zero, and divides the gradients again.
+// loss_scale: multiplies the loss so that small fp16 gradients do not underflow to zero, and divides the gradients afterwards.
 //   none         the default; right for fp32 and bf16 (P02).
-//   fixed<S>     one factor for the whole run; for a model whose range is known.
-//   dynamic<..>  grows after a stretch of finite steps, backs off after an overflow (Micikevicius et al. 2018,
-//                "Mixed Precision Training"; the algorithm of the field's GradScaler), with a floor and an end at the floor.
-// Options of dynamic: initial<S>, growth<F>, backoff<F>, growth_interval<N>, hysteresis<N>, floor<S>, at_floor_raise,
-// at_floor_continue.
-// Left out: a scaler without a floor. It skips every step forever, without a word (P10).
+//   fixed<S>     one factor for the whole run; for a model with a known gradient range.
+//   dynamic<..>  grows after a number of consecutive finite steps and backs off after an overflow (Micikevicius et al. 2018, "Mixed
+//                Precision Training"; the algorithm of PyTorch's GradScaler), down to a floor; an overflow at the floor can end the run.
+// Options of dynamic: initial<S>, growth<F>, backoff<F>, growth_interval<N>, hysteresis<N>, floor<S>, at_floor_raise, at_floor_continue.
+// Left out: a scaler without a floor, which can skip every step forever without an error (P10).
 #pragma once
 
 #include <keel/policy/number.hpp>
@@ -21,13 +20,13 @@ enum class kind : unsigned char { none, fixed, dynamic };
 
 struct settings {
   loss_scale::kind kind = kind::none;
-  double initial = 1.0;              ///< the scale that a run begins with
-  double growth = 2.0;               ///< factor after `growth_interval` finite steps in a row
+  double initial = 1.0;              ///< the scale at the start of the run
+  double growth = 2.0;               ///< factor after `growth_interval` consecutive finite steps
   double backoff = 0.5;              ///< factor after an overflow
-  long long growth_interval = 2000;  ///< updates that were applied
+  long long growth_interval = 2000;  ///< number of applied updates
   long long hysteresis = 1;          ///< overflows before the scale backs off; counted from zero when it grows
-  double floor = 1.0;                ///< the scale never falls below; 0 means no floor
-  bool raise_at_floor = true;        ///< an overflow at the floor ends the run, and is not one more skipped step
+  double floor = 1.0;                ///< lower limit of the scale; 0: no floor
+  bool raise_at_floor = true;        ///< an overflow at the floor ends the run instead of skipping one more step
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 

@@ -1,14 +1,13 @@
-// model: facts about the model that rules ask for. Not a mechanism: a statement, which the trainer completes with what it
-// sees in the model.
-//   all_trainable    the default: every parameter requires grad, and nothing below applies.
+// model: facts about the model that rules need. It declares facts and does nothing itself; the trainer adds the facts that it detects.
+//   all_trainable    the default: every parameter requires grad, and none of the facts below applies.
 //   partly_frozen    some parameters do not require grad: adapters, a frozen backbone (A02, A03). The same as has<frozen>.
-//   has<Facts..>     frozen, adapters, batch_norm, dropout, tied_weights, routing (which rows go where depends on the data),
-//                    inner_gradients (calls autograd's grad in its forward pass), half_parameters, bfloat16_parameters,
-//                    sequence_boundaries (attention stops at the boundary of packed sequences), inputs_require_grad (what
-//                    enters each keel::unit requires grad although parameters before it are frozen).
-// A model type says it of itself with one line, `using facts = keel::model::has<keel::model::batch_norm>;`, and for a type
-// that is not one's own there is keel::facts_of.
-// Left out: facts that cost nothing to see and decide no rule, such as the number of parameters.
+//   has<Facts..>     frozen, adapters, batch_norm, dropout, tied_weights, routing (the data determines which rows are processed where),
+//                    inner_gradients (calls autograd's grad in its forward pass), half_parameters, bfloat16_parameters, sequence_boundaries
+//                    (attention stops at the boundary of packed sequences), inputs_require_grad (the inputs of each keel::unit require grad
+//                    although earlier parameters are frozen).
+// A model type declares its facts in one line, `using facts = keel::model::has<keel::model::batch_norm>;`. For a type of another library,
+// specialize keel::facts_of.
+// Left out: facts that are easily detected and affect no rule, such as the number of parameters.
 #pragma once
 
 #include <keel/policy/slot.hpp>
@@ -22,19 +21,19 @@ namespace keel::model {
 struct settings {
   bool partly_frozen = false;        ///< some parameters do not require grad
   bool adapters = false;             ///< the trained parameters are adapters of frozen ones
-  bool batch_norm = false;           ///< has batch norms
-  bool dropout = false;              ///< has dropout
+  bool batch_norm = false;           ///< contains batch norms
+  bool dropout = false;              ///< contains dropout
   bool tied_weights = false;         ///< several modules share one parameter
-  bool routing = false;              ///< which rows go where depends on the data
+  bool routing = false;              ///< the data determines which rows are processed where
   bool inner_gradients = false;      ///< calls autograd's grad in its forward pass
   bool half_parameters = false;      ///< has parameters in fp16
   bool bfloat16_parameters = false;  ///< has parameters in bf16
   bool sequence_boundaries = false;  ///< attention stops at the boundary of packed sequences
-  bool inputs_require_grad = false;  ///< what enters each keel::unit requires grad although parameters before it are frozen
+  bool inputs_require_grad = false;  ///< the inputs of each keel::unit require grad although earlier parameters are frozen
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
-/// What either of two sources says.
+/// Merges the facts of two sources.
 constexpr settings operator|(settings a, settings const& b) {
   a.partly_frozen |= b.partly_frozen;
   a.adapters |= b.adapters;
@@ -90,7 +89,7 @@ struct slot::model : slot_description {
   static constexpr void fields(auto& s, auto& field) {
     field.truth("partly_frozen", s.partly_frozen);
     field.truth("adapters", s.adapters);
-    // As keel::model::adapters: what they adapt is frozen.
+    // As keel::model::adapters: the parameters that adapters modify are frozen.
     s.partly_frozen |= s.adapters;
     field.truth("batch_norm", s.batch_norm);
     field.truth("dropout", s.dropout);

@@ -1,28 +1,29 @@
-// A short text that can be a template argument and a setting, and the name of a custom policy in it.
+// A short text that can be a template argument and a setting; holds the name of a custom policy.
 #pragma once
 
 namespace keel {
 
-/// At most 47 bytes, with a zero after them.
+/// A text of at most 47 bytes, null-terminated.
 struct short_name {
-  static constexpr int longest = 47;  ///< bytes without the zero
-  char letters[longest + 1] = {};     ///< the text, with zeros after it
+  static constexpr int longest = 47;  ///< bytes without the terminating zero
+  char letters[longest + 1] = {};     ///< the text, padded with zeros
 
   constexpr short_name() = default;
-  /// A literal of at most 47 bytes.
+  /// Takes a literal of at most 47 bytes.
   template <int Size>
     requires(Size <= longest + 1)
   consteval short_name(char const (&name)[Size]) {
     for (int i = 0; i < Size; ++i) letters[i] = name[i];
   }
-  /// True without a letter.
+  /// True if the text is empty.
   constexpr bool empty() const { return letters[0] == '\0'; }
   friend constexpr bool operator==(short_name const&, short_name const&) = default;
 };
 
 namespace detail {
 
-/// Of `scope::mine<1>` it is `mine<1>`, so that a namespace or a function around it does not matter; cut where it is too long.
+/// Returns the name of a type without its scopes: `mine<1>` for `scope::mine<1>`, so that an enclosing namespace or function does not
+/// matter. Truncates long names.
 template <class Type>
 constexpr short_name type_name() {
   // "[with Type = scope::mine<1>]" by g++, "[Type = scope::mine<1>]" by clang
@@ -42,7 +43,7 @@ constexpr short_name type_name() {
   return name;
 }
 
-/// What the policy calls itself by `static constexpr keel::short_name name{"mine"}`, or its type's name.
+/// Returns the name that a policy declares with `static constexpr keel::short_name name{"mine"}`, or the name of its type.
 template <class Policy>
 constexpr short_name name_of() {
   if constexpr (requires { short_name(Policy::name); }) {

@@ -1,16 +1,16 @@
-// nonfinite: what happens when the loss or a gradient is NaN or infinite. In every case the parameters, the optimizer's
-// state and the schedule stay as they were before the step, and the outcome says why.
-//   raise            the default: the first one ends the run with nonfinite_error; raise_with<..> takes its option.
-//   warn<N>          skips the update and says so on the console each time; N in a row end the run.
-//   skip<N>          skips the update and only counts it; N in a row end the run.
-//   rollback<N,..>   after N in a row rolls back to a checkpoint, changes something (N10), and goes on; a bounded number of
-//                    times (N11).
-// What ends the run is result::gave_up of fit, and nonfinite_error of a step; under raise nonfinite_error of both. Ranks take the
+// nonfinite: what happens when the loss or a gradient is NaN or infinite. In every case the parameters, the optimizer's state and the
+// schedule are unchanged by the update, and the outcome has the reason.
+//   raise            the default: the first non-finite update ends the run with nonfinite_error; raise_with<..> takes the option.
+//   warn<N>          skips the update and prints a warning each time; N consecutive ones end the run.
+//   skip<N>          skips and counts the update; N consecutive ones end the run.
+//   rollback<N,..>   after N consecutive ones rolls back to a checkpoint, applies a change (N10) and continues; at most attempts<N> times
+//                    (N11).
+// When the policy ends the run, fit returns result::gave_up and a step throws nonfinite_error; under raise both throw. All ranks take the
 // same branch (N01, N02).
-// Options of rollback: skip_data (default), lower_lr (half of it), reseed, change_nothing, attempts<N>. Option of all:
-// exceptions, which takes an exception of LibTorch's in the loss function for the same thing where a value in it was not
-// finite: binary_cross_entropy, normal and multinomial throw on a NaN. The forward pass then runs a second time, to see that.
-// Left out: a skip without an end (N06), and clipping a NaN away, which writes it into every gradient (G08).
+// Options of rollback: skip_data (the default), lower_lr (halves the learning rate), reseed, change_nothing, attempts<N>. Option of all:
+// exceptions, which treats an exception of LibTorch in the loss function as a non-finite update if it was caused by a non-finite value:
+// binary_cross_entropy, normal and multinomial throw on a NaN. To determine that, the forward pass runs a second time.
+// Left out: an unlimited skip (N06), and clipping of a NaN, which spreads it to every gradient (G08).
 #pragma once
 
 #include <keel/policy/slot.hpp>
@@ -22,18 +22,18 @@ struct nonfinite;
 namespace keel::nonfinite {
 
 enum class kind : unsigned char { raise, warn, skip, rollback };
-/// What lower_lr multiplies the learning rate by, once a rollback.
+/// Factor that lower_lr applies to the learning rate at each rollback.
 inline constexpr double lowered_by = 0.5;
 
-/// What a rollback changes, so that the run does not come to the same update again.
+/// The change that a rollback applies, so that the run does not repeat the same update.
 enum class change : unsigned char { nothing, skip_data, lower_lr, reseed };
 
 struct settings {
   nonfinite::kind kind = kind::raise;
-  long long limit = 1;                         ///< the run ends or rolls back at this many non-finite updates in a row
-  nonfinite::change change = change::nothing;  ///< what a rollback changes
-  long long attempts = 0;                      ///< rollbacks in one run
-  bool exceptions = false;                     ///< of LibTorch on a value that is not finite count as one
+  long long limit = 1;                         ///< number of consecutive non-finite updates at which the run ends or rolls back
+  nonfinite::change change = change::nothing;  ///< the change that a rollback applies
+  long long attempts = 0;                      ///< maximum number of rollbacks per run
+  bool exceptions = false;  ///< an exception of LibTorch that a non-finite value caused counts as a non-finite update
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 

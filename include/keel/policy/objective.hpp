@@ -1,7 +1,7 @@
-// objective: what the loss is made of.
+// objective: how the loss is formed.
 //   supervised   the default: loss_of(batch) is the loss.
-//   grpo<G>      group-relative policy optimisation (Shao et al. 2024, "DeepSeekMath"); G completions a prompt.
-//   ebft<G>      energy-based fine-tuning; G completions a prompt.
+//   grpo<G>      group-relative policy optimization (Shao et al. 2024, "DeepSeekMath"); G completions per prompt.
+//   ebft<G>      energy-based fine-tuning; G completions per prompt.
 // Left out: PPO with a learned critic.
 #pragma once
 
@@ -17,7 +17,7 @@ enum class kind : unsigned char { supervised, grpo, ebft };
 
 struct settings {
   objective::kind kind = kind::supervised;
-  long long group = 0;  ///< completions a prompt
+  long long group = 0;  ///< completions per prompt
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 

@@ -1,7 +1,7 @@
-// offload: what leaves the device while it is not needed.
+// offload: what is moved off the device while it is not needed.
 //   none        the default.
-//   optimizer   the optimizer's state lives in host memory.
-// Left out: activations (recompute is cheaper for what it saves) and parameters (shard::zero<3>).
+//   optimizer   the optimizer's state is stored in host memory.
+// Left out: activations (recompute saves the same memory at lower cost) and parameters (shard::zero<3>).
 #pragma once
 
 #include <keel/policy/slot.hpp>

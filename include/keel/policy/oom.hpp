@@ -1,17 +1,17 @@
 // oom: what happens when memory runs out in a forward or backward pass.
-//   raise             the default: out_of_memory_error.
-//   ladder<Rungs..>   takes the first rung that is left, puts random state, buffers and data back to where the update
-//                     began, and runs the same batch again. The last rung is give_up (O05).
+//   raise             the default: throws out_of_memory_error.
+//   ladder<Rungs..>   takes the first remaining rung, restores random state, buffers and data to the beginning of the update, and runs the
+//                     same batch again. The last rung is give_up (O05).
 // Rungs, from the least to the most disruptive (O06):
 //   transparent  halve_micro_batch (the same update in smaller pieces), enable_recompute<P>, offload_optimizer
-//   numeric      fused_attention (other rounding)
-//   semantic     quantize_base, shorten_sequence<N> (another experiment; before the first update only)
+//   numeric      fused_attention (different rounding)
+//   semantic     quantize_base, shorten_sequence<N> (a different experiment; before the first update only)
 //   terminal     give_up (saves a checkpoint and returns result::gave_up)
-// A custom rung: a type with `static constexpr keel::oom::rung_settings rung{.kind = rung_kind::custom, .agreed = ..}`
-// and `static bool take(torch::nn::Module& model)`, which returns false if it has nothing left to free. Option:
-// release_after<500_steps>, which releases the last rung after so many updates without trouble; if that was too early, twice as
-// many the next time. Rungs that change the experiment, and custom ones, are never released. Left out: a rung that makes the
-// batch smaller without accumulating more; it changes the experiment silently (O02).
+// A custom rung is a type with `static constexpr keel::oom::rung_settings rung{.kind = rung_kind::custom, .agreed = ..}` and
+// `static bool take(torch::nn::Module& model)`, which returns false if it can free no more memory.
+// Option: release_after<500_steps>, which releases the last rung after that many updates without running out of memory. If memory then runs
+// out again, it waits twice as long the next time. Rungs that change the experiment, and custom ones, are never released.
+// Left out: a rung that shrinks the batch without accumulating more; it silently changes the experiment (O02).
 #pragma once
 
 #include <keel/policy/attention.hpp>
@@ -38,30 +38,30 @@ enum class rung_kind : unsigned char {
   give_up,
   custom
 };
-/// How much a rung disturbs the experiment; a ladder only gets stronger (O06).
+/// How much a rung changes the experiment; within a ladder it must not decrease (O06).
 enum class disturbance : unsigned char { transparent, numeric, semantic, terminal };
 
-/// What a rung is. keel's rungs and custom ones have it as `rung`.
+/// Describes a rung; keel's and custom rungs have it as member `rung`.
 struct rung_settings {
   rung_kind kind = rung_kind::none;
-  oom::disturbance disturbance = disturbance::transparent;  ///< how much it disturbs the experiment
-  recompute_kind recompute = recompute_kind::none;          ///< enable_recompute: the mode that it turns on
-  long long length = 0;                                     ///< shorten_sequence: tokens
+  oom::disturbance disturbance = disturbance::transparent;  ///< how much it changes the experiment
+  recompute_kind recompute = recompute_kind::none;          ///< enable_recompute: the mode to turn on
+  long long length = 0;                                     ///< shorten_sequence: number of tokens
   bool keeps_effective_batch = true;                        ///< the update has as many rows as before
-  bool agreed = true;                                       ///< all ranks take the rung together; a custom rung says so (O01)
+  bool agreed = true;  ///< all ranks take the rung together; declared by a custom rung (O01)
   friend constexpr bool operator==(rung_settings const&, rung_settings const&) = default;
 };
 
-/// The most rungs that one ladder has.
+/// Maximum number of rungs on one ladder.
 inline constexpr int max_rungs = 16;
 
 struct settings {
   oom::kind kind = kind::raise;
-  int count = 0;                        ///< rungs of the ladder
-  rung_settings rungs[max_rungs] = {};  ///< from the first that is taken to the last
-  int misfits = 0;                      ///< entries that are not rungs, and rungs that turn on anything but recompute (O23)
-  bool releases = false;                ///< release_after was given
-  long long release_after = 0;          ///< updates without trouble after which the last rung is released
+  int count = 0;                        ///< number of rungs
+  rung_settings rungs[max_rungs] = {};  ///< in the order in which they are taken
+  int misfits = 0;              ///< entries that are no rungs or exceed max_rungs, or that turn on anything but recompute (O23)
+  bool releases = false;        ///< release_after was given
+  long long release_after = 0;  ///< updates without running out of memory after which the last rung is released
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -73,16 +73,16 @@ constexpr bool has_rung(settings const& ladder, rung_kind kind) {
   return false;
 }
 
-/// What release_after can release.
+/// True if release_after can release the rung.
 constexpr bool is_releasable(rung_settings const& rung) {
   return rung.disturbance < disturbance::semantic && rung.kind != rung_kind::custom;
 }
 
-/// A rung: the same update in micro-batches of half the rows.
+/// A rung: runs the same update in micro-batches of half the rows.
 struct halve_micro_batch {
   static constexpr rung_settings rung{.kind = rung_kind::halve_micro_batch};
 };
-/// A type that is not a policy of recompute; rejected (O23).
+/// Matches a type that is not a policy of recompute; rejected (O23).
 template <class Recompute>
 struct enable_recompute {
   static constexpr rung_settings rung{.kind = rung_kind::none};
@@ -97,15 +97,15 @@ struct enable_recompute<Recompute> {
 struct offload_optimizer {
   static constexpr rung_settings rung{.kind = rung_kind::offload_optimizer};
 };
-/// A rung: takes LibTorch's fused attention, which rounds differently.
+/// A rung: switches to LibTorch's fused attention, which rounds differently.
 struct fused_attention {
   static constexpr rung_settings rung{.kind = rung_kind::fused_attention, .disturbance = disturbance::numeric};
 };
-/// A rung: keeps the frozen base of a LoRA model in 8 bits. Before the first update only.
+/// A rung: stores the frozen base of a LoRA model in 8 bits. Before the first update only.
 struct quantize_base {
   static constexpr rung_settings rung{.kind = rung_kind::quantize_base, .disturbance = disturbance::semantic};
 };
-/// A rung: cuts sequences to this many tokens. Before the first update only.
+/// A rung: truncates sequences to this many tokens. Before the first update only.
 template <long long Tokens>
 struct shorten_sequence {
   static constexpr rung_settings rung{
@@ -123,13 +123,13 @@ concept rung = requires { requires std::is_same_v<std::remove_cvref_t<decltype(T
 struct raise : fills<slot::oom> {
   static constexpr settings configured{};
 };
-/// Releases the last rung after so many updates without trouble.
+/// Releases the last rung after so many updates without running out of memory.
 template <steps Updates>
 struct release_after {
   static constexpr void apply(settings& to) { to.releases = true, to.release_after = Updates.count; }
 };
 
-/// Stands on a ladder by mistake.
+/// True for an entry that does not belong on a ladder.
 template <class Entry>
 constexpr bool is_misfit() {
   if constexpr (rung<Entry>) {
@@ -165,10 +165,10 @@ struct ladder : fills<slot::oom> {
 
  public:
   static constexpr settings configured = fold();
-  static constexpr bool options_agree = options <= 1;  ///< false with two release_after
+  static constexpr bool options_agree = options <= 1;  ///< false if release_after is given twice
 };
 
-/// The rungs of a ladder, as files and prints have them.
+/// The rungs of a ladder, as read from files and printed.
 struct rung_description {
   static constexpr policy_list<rung_settings, 8> policies() {
     return {{{"halve_micro_batch", halve_micro_batch::rung},

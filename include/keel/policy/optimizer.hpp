@@ -1,11 +1,11 @@
-// optimizer: facts about the optimizer that rules ask for. Not a mechanism: a statement, which the trainer completes with what
-// it knows of the optimizer's type.
-//   usual        the default: element-wise, one pass, without a scaler inside; LibTorch's Adam, AdamW, SGD, RMSprop, Adagrad.
-//   is<Facts..>  closure (evaluates the loss from inside its step, as LBFGS does), unscales (divides by the loss scale by
-//                itself), whole_tensors (an update needs whole parameters: LAMB, Muon, Shampoo), device_only (its kernels take
-//                no host memory), state_on_host (keeps its moments in host memory by itself).
-// An optimizer type says it of itself with one line, `using facts = keel::optimizer::is<keel::optimizer::closure>;`, and for a
-// type that is not one's own there is keel::facts_of.
+// optimizer: facts about the optimizer that rules need. It declares facts and does nothing itself; the trainer adds the known facts of the
+// optimizer's type.
+//   usual        the default: element-wise, one pass, no internal scaler; LibTorch's Adam, AdamW, SGD, RMSprop, Adagrad.
+//   is<Facts..>  closure (evaluates the loss inside its step, like LBFGS), unscales (divides by the loss scale itself), whole_tensors (an
+//                update needs whole parameters: LAMB, Muon, Shampoo), device_only (its kernels do not support host memory), state_on_host
+//                (keeps its moments in host memory itself).
+// An optimizer type declares its facts in one line, `using facts = keel::optimizer::is<keel::optimizer::closure>;`. For a type of another
+// library, specialize keel::facts_of.
 // Left out: learning rates and betas, which are the optimizer's own options.
 #pragma once
 
@@ -18,15 +18,15 @@ struct optimizer;
 namespace keel::optimizer {
 
 struct settings {
-  bool closure = false;        ///< evaluates the loss from inside its step, as LBFGS does
-  bool unscales = false;       ///< divides by the loss scale by itself
+  bool closure = false;        ///< evaluates the loss inside its step, like LBFGS
+  bool unscales = false;       ///< divides by the loss scale itself
   bool whole_tensors = false;  ///< an update needs whole parameters: LAMB, Muon, Shampoo
-  bool device_only = false;    ///< its kernels take no host memory
-  bool state_on_host = false;  ///< keeps its moments in host memory by itself
+  bool device_only = false;    ///< its kernels do not support host memory
+  bool state_on_host = false;  ///< keeps its moments in host memory itself
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
-/// What either of two sources says.
+/// Merges the facts of two sources.
 constexpr settings operator|(settings a, settings const& b) {
   a.closure |= b.closure;
   a.unscales |= b.unscales;

@@ -1,9 +1,9 @@
 // precision: the number format of the forward and backward pass. Parameters, gradients and optimizer state stay fp32.
 //   fp32   the default, and the reference to compare with when a run misbehaves.
-//   bf16   autocast to bfloat16: the range of fp32, a third of its digits; needs no loss scale. The one to use.
-//   fp16   autocast to half: more digits, small range; needs keel::loss_scale::dynamic (P01) and kernels that CPUs lack (P14).
-// Left out: bf16 or fp16 master parameters (an update of 1e-4 relative is lost in eight bits), fp8 (no kernels in
-// LibTorch's C++ interface).
+//   bf16   autocast to bfloat16: the range of fp32 with about a third of its digits; needs no loss scale. Recommended.
+//   fp16   autocast to half: more digits, smaller range; needs keel::loss_scale::dynamic (P01) and kernels that CPUs lack (P14).
+// Left out: bf16 or fp16 master parameters (a relative update of 1e-4 is lost in eight bits of precision), fp8 (LibTorch's C++ interface
+// has no kernels for it).
 #pragma once
 
 #include <keel/policy/slot.hpp>

@@ -1,12 +1,12 @@
-// profile: which updates are traced, into `profiles` of the run directory: a trace for chrome://tracing or Perfetto, a summary, and where the
-// process counts memory, a recording of it.
+// profile: which updates are profiled. Writes to `profiles` in the run directory: a trace for chrome://tracing or Perfetto, a summary and,
+// if the process counts memory, a recording of it.
 //   off               the default.
-//   every<D, ..>      in each `1000_steps` the first warmup<N> updates run under the profiler and are thrown away, the next
-//                     active<N> are recorded; and those after a symptom.
-//   on_symptom<..>    those after a symptom alone: an alarm, a lasting slowdown, memory that ran out.
-// Symptoms that follow each other within 100 updates make one profile. The newest 16 profiles stay.
-// Left out: tracing of every update, which slows the run by more than what it shows; kernels on a device, which the vendor's tools
-// show: the times here are those of the host.
+//   every<D, ..>      every `1000_steps` runs warmup<N> updates under the profiler and discards them, then records the next active<N>. Also
+//                     records after a symptom.
+//   on_symptom<..>    records only after a symptom: an alarm, a lasting slowdown, or running out of memory.
+// Symptoms within 100 updates of each other make one profile. The newest 16 profiles are kept.
+// Left out: tracing of every update, which would slow the run too much; kernels on a device, which the vendor's tools show. All times are
+// host times.
 #pragma once
 
 #include <keel/policy/duration.hpp>

@@ -1,10 +1,10 @@
 // recompute: drops a block's activations in the forward pass and computes them again in the backward pass (Chen et al. 2016,
 // "Training Deep Nets with Sublinear Memory Cost").
 //   none            the default.
-//   reentrant       a backward pass inside the backward pass; its input must require grad (A02).
-//   non_reentrant   by saved-tensor hooks: works on partly frozen models and under double backward.
-// A block is what the model marks with keel::unit (keel/recompute/unit.hpp); a loss without units is rejected (A21).
-// Left out: selective recompute by operator, which needs a compiler to be worth it.
+//   reentrant       runs a backward pass inside the backward pass; its input must require grad (A02).
+//   non_reentrant   uses saved-tensor hooks: works with partly frozen models and double backward.
+// A block is a part of the model inside keel::unit (keel/recompute/unit.hpp); a loss without units is rejected (A21).
+// Left out: selective recompute by operator, which pays off only with a compiler.
 #pragma once
 
 #include <keel/policy/slot.hpp>
@@ -22,7 +22,7 @@ struct recompute_settings {
   friend constexpr bool operator==(recompute_settings const&, recompute_settings const&) = default;
 };
 
-/// A class and not a namespace, so that a function may share the name: `keel::recompute(forward, inputs..)`.
+/// A class instead of a namespace, so that a function may have the same name: `keel::recompute(forward, inputs..)`.
 struct recompute {
   using kind = recompute_kind;
   using settings = recompute_settings;

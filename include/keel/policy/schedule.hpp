@@ -1,33 +1,33 @@
-// schedule: the learning rate as a factor of each parameter group's own, by the number of updates that were applied.
-//   constant, given            the default: keel writes no rate, and set_lr() or torch::optim::StepLR count;
-//                              constant_with<warmup<D>> after a linear rise.
-//   linear<..>                 rises, then falls in a line.
-//   cosine<..>                 rises, then falls along half a cosine (Loshchilov & Hutter 2017). The usual one.
-//   polynomial<power<P>, ..>   rises, then falls as the P-th power of what is left of the run. power<1.0> is a line, and larger
+// schedule: the learning rate as a factor on each parameter group's own rate, as a function of the number of applied updates.
+//   constant, given            the default: keel writes no rate, so that set_lr() or torch::optim::StepLR take effect.
+//                              constant_with<warmup<D>> adds a linear warm-up.
+//   linear<..>                 rises, then falls linearly.
+//   cosine<..>                 rises, then falls along half a cosine (Loshchilov & Hutter 2017). The most common choice.
+//   polynomial<power<P>, ..>   rises, then falls with the P-th power of the remaining fraction of the run. power<1.0> is linear; larger
 //                              powers spend more of the run at low rates.
-//   warmup_stable_decay<..>    rises, stays, falls in a line over the last decay<D> (Hu et al. 2024, "MiniCPM"); the run
-//                              can be prolonged from its stable part.
-//   one_cycle<..>              rises from start_ratio<0.04> along half a cosine over its warm-up (0.3 of the total where none
-//                              is given), whose last update has the highest rate, and falls along another to the last update
-//                              (Smith & Topin 2018). For short runs at high rates.
-//   These five fall to their end and need the length of the run. The others do not:
-//   inverse_root<warmup<D>>    rises, then falls with the square root of the updates: update n, counted from 1, has the highest
+//   warmup_stable_decay<..>    rises, stays constant, and falls linearly over the last decay<D> (Hu et al. 2024, "MiniCPM"). The run can be
+//                              extended from its stable part.
+//   one_cycle<..>              rises from start_ratio<0.04> along half a cosine over its warm-up (by default 0.3 of the total), whose last
+//                              update has the highest rate, and falls along another half until the last update (Smith & Topin 2018). For
+//                              short runs at high rates.
+//   These five end at their lowest rate and need the length of the run. The others do not:
+//   inverse_root<warmup<D>>    rises, then falls with the inverse square root of the updates: update n, counted from 1, has the highest
 //                              rate times sqrt(D / n) (Vaswani et al. 2017, "Attention Is All You Need").
-//   exponential<lowered_by<F>> multiplies the rate by F each update; with interval<D> by as much over D updates, smoothly.
-//   step_decay<interval<D>>    multiplies the rate by lowered_by<0.1> after each interval<D>. What vision recipes use.
-//   multi_step<milestones<..>> multiplies it by lowered_by<0.1> at each of up to eight updates of the run.
-//   warm_restarts<cycle<D>>    falls along half a cosine over D updates and begins again at the highest rate, each cycle
-//                              cycle_factor<1> times as long as the one before (Loshchilov & Hutter 2017, "SGDR"). Each cycle's
-//                              end is a model that is ready for use.
-//   plateau<..>                after each patience<D> whose mean loss is not below the best one's by the share threshold<0.0>,
-//                              multiplies the rate by lowered_by<0.5>; with evaluations<N> after N evaluations in a row of
-//                              which none is better than the best so far. Where the length of the run is not known.
-// Options: warmup<D> or warmup_ratio<R> (L01), total<D> (else the trainer's options, or options.epochs and the batches), decay<D>, min_ratio<R> or
-// min_lr<L>, and those above. D is `100_steps`. What follows a warm-up begins with its end; total and milestones count from the
-// first update of the run, as its record does.
-// Left out: cycling the momentum along with the rate, which AdamW's second moment makes pointless; triangles between two rates,
-// which one_cycle replaced; restarts at lower and lower rates, and chains of schedules, which a custom policy says in a
-// line; schedules by epoch or by attempted step, which drift from the updates that really happened (N08).
+//   exponential<lowered_by<F>> multiplies the rate by F every update; with interval<D>, smoothly by F over D updates.
+//   step_decay<interval<D>>    multiplies the rate by lowered_by<0.1> after each interval<D>. Common in vision recipes.
+//   multi_step<milestones<..>> multiplies the rate by lowered_by<0.1> after each of up to eight milestones, which are updates of the run.
+//   warm_restarts<cycle<D>>    falls along half a cosine over D updates and restarts at the highest rate. Each cycle is cycle_factor<1>
+//                              times as long as the previous one (Loshchilov & Hutter 2017, "SGDR"). The model is usable at the end of each
+//                              cycle.
+//   plateau<..>                multiplies the rate by lowered_by<0.5> after each patience<D> whose mean loss is not below the best one by
+//                              the fraction threshold<0.0>. With evaluations<N> it does so after N consecutive evaluations without a new
+//                              best. For runs of unknown length.
+// Options: warmup<D> or warmup_ratio<R> (L01), total<D> (default: from the trainer's options, or from options.epochs and the batches),
+// decay<D>, min_ratio<R> or min_lr<L>, and those above. D is `100_steps`. The part after the warm-up begins at the end of the warm-up.
+// total and milestones count from the first update of the run, as the record does.
+// Left out: cycling the momentum with the rate, which AdamW's second moment makes pointless; triangles between two rates, which one_cycle
+// replaced; restarts at decreasing rates and chains of schedules, which a custom policy expresses in one line; schedules by epoch or by
+// attempted step, which drift from the applied updates (N08).
 #pragma once
 
 #include <keel/policy/duration.hpp>
@@ -57,29 +57,29 @@ enum class kind : unsigned char {
   custom
 };
 
-/// The most milestones that one schedule has.
+/// Maximum number of milestones of one schedule.
 inline constexpr int max_milestones = 8;
 
 struct settings {
   schedule::kind kind = kind::constant;
   long long warmup = 0;        ///< updates
-  double warmup_ratio = 0.0;   ///< of the total
+  double warmup_ratio = 0.0;   ///< fraction of the total
   long long total = 0;         ///< updates; 0: the length of the run
   long long decay = 0;         ///< updates at the end; warmup_stable_decay only
-  double min_ratio = 0.0;      ///< lowest learning rate over the highest
+  double min_ratio = 0.0;      ///< ratio of the lowest to the highest learning rate
   double min_lr = 0.0;         ///< lowest learning rate, absolute; 0: min_ratio decides
-  double start_ratio = 0.0;    ///< first learning rate over the highest; one_cycle only
+  double start_ratio = 0.0;    ///< ratio of the first to the highest learning rate; one_cycle only
   long long patience = 0;      ///< updates whose losses are averaged and compared; plateau only
-  double lowered_by = 0.0;     ///< factor on the rate each time that it is lowered
-  double threshold = 0.0;      ///< share of the best loss or evaluation by which a better one must be better; plateau only
-  long long evaluations = 0;   ///< in a row without a better one; 0: losses are judged; plateau only
-  long long interval = 0;      ///< updates that lower the rate once; step_decay and exponential only
-  double power = 0.0;          ///< of what is left of the run; polynomial only
-  long long cycle = 0;         ///< updates of the first one; warm_restarts only
-  long long cycle_factor = 0;  ///< length of a cycle over that of the one before; warm_restarts only
-  int milestone_count = 0;     ///< as many as were given, also where they do not fit (L20)
+  double lowered_by = 0.0;     ///< factor that lowers the rate
+  double threshold = 0.0;      ///< fraction by which a loss or evaluation must be better than the best one; plateau only
+  long long evaluations = 0;   ///< consecutive evaluations without a new best; 0: losses are judged; plateau only
+  long long interval = 0;      ///< updates after which the rate is lowered; step_decay and exponential only
+  double power = 0.0;          ///< exponent of the remaining fraction of the run; polynomial only
+  long long cycle = 0;         ///< updates of the first cycle; warm_restarts only
+  long long cycle_factor = 0;  ///< ratio of a cycle's length to that of the previous one; warm_restarts only
+  int milestone_count = 0;     ///< number of milestones given, possibly more than fit (L20)
   long long milestones[max_milestones] = {};  ///< updates of the run; multi_step only
-  short_name own{};                           ///< the name of a custom schedule, which a recipe fills in
+  short_name own{};                           ///< name of a custom schedule, filled in by the recipe
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -103,7 +103,7 @@ template <number Ratio>
 struct start_ratio : sets<&settings::start_ratio, Ratio> {};
 template <steps Duration>
 struct patience : sets<&settings::patience, Duration.count> {};
-/// The patience of a plateau that judges evaluations, in place of one in updates.
+/// The patience of a plateau that judges evaluations; replaces a patience in updates.
 template <long long Count>
 struct evaluations {
   static constexpr void apply(settings& to) {
@@ -123,7 +123,7 @@ template <steps Duration>
 struct cycle : sets<&settings::cycle, Duration.count> {};
 template <long long Factor>
 struct cycle_factor : sets<&settings::cycle_factor, Factor> {};
-/// Updates of the run after each of which multi_step lowers the rate; at most eight.
+/// Updates of the run after which multi_step lowers the rate; at most eight.
 template <steps... Updates>
 struct milestones {
   static constexpr void apply(settings& to) {
@@ -135,7 +135,7 @@ struct milestones {
   }
 };
 
-/// What a policy's options start from.
+/// Returns the settings to which a policy's options are applied.
 constexpr settings start_of(kind k) {
   settings s{.kind = k};
   if (k == kind::one_cycle) s.start_ratio = 0.04;
@@ -153,11 +153,11 @@ constexpr settings start_of(kind k) {
 template <kind Kind, option... Options>
 struct shape : configures<slot::schedule, start_of(Kind), Options...> {};
 
-/// `constant` with options: after a linear rise, warmup<D>, the program's rate.
+/// `constant` with options: a linear warm-up to the program's rate.
 template <option... Options>
 struct constant_with : shape<kind::constant, Options...> {};
 using constant = constant_with<>;
-/// The program owns the rate: what `constant` does, in the words of a recipe whose program moves it.
+/// The program owns the rate. The same as `constant`, for a recipe whose program changes the rate.
 using given = constant;
 template <option... Options>
 struct linear : shape<kind::linear, Options...> {};
@@ -182,33 +182,33 @@ struct multi_step : shape<kind::multi_step, Options...> {};
 template <option... Options>
 struct warm_restarts : shape<kind::warm_restarts, Options...> {};
 
-/// Falls until the last update of its length; the others fall by themselves or not at all.
+/// True if the schedule reaches its lowest rate at the end of its length.
 constexpr bool falls_to_its_end(kind k) {
   return k == kind::linear || k == kind::cosine || k == kind::warmup_stable_decay || k == kind::one_cycle ||
          k == kind::polynomial;
 }
-/// Needs to know how long the run is.
+/// True if the schedule needs the length of the run.
 constexpr bool depends_on_length(settings const& s) { return falls_to_its_end(s.kind) || s.warmup_ratio != 0.0; }
 
-/// Otherwise the program sets the rates.
+/// True if the schedule sets the rates; otherwise the program does.
 constexpr bool changes_the_rate(settings const& s) {
   return s.kind != kind::constant || s.warmup != 0 || s.warmup_ratio != 0.0;
 }
 
-/// The rate depends on what evaluations come to, which the schedule then has to be given.
+/// True if the rate depends on the results of evaluations, which the schedule then needs.
 constexpr bool judges_evaluations(settings const& s) { return s.kind == kind::plateau && s.evaluations > 0; }
 
-/// The warm-up of one_cycle where none is given, as a share of the total.
+/// Default warm-up of one_cycle, as a fraction of the total.
 inline constexpr double one_cycle_warmup = 0.3;
 
-/// Updates of the warm-up of a run of `total`, not rounded.
+/// Returns the number of warm-up updates of a run of `total` updates, not rounded.
 constexpr double warmup_of(settings const& s, long long total) {
   bool const has_warmup = s.warmup != 0 || s.warmup_ratio != 0.0;
   double const ratio = s.kind == kind::one_cycle && !has_warmup ? one_cycle_warmup : s.warmup_ratio;
   return ratio > 0.0 ? ratio * static_cast<double>(total) : static_cast<double>(s.warmup);
 }
 
-/// The same in whole updates: 0.29 of 100 are 29, although the product of the doubles is a little less.
+/// Returns the number of warm-up updates, rounded. 0.29 of 100 is 29, although the product of the doubles is slightly less.
 constexpr long long warmup_updates(settings const& s, long long total) {
   double const updates = warmup_of(s, total);
   if (!(updates >= 0.0)) return 0;
@@ -254,7 +254,7 @@ struct slot::schedule : slot_description {
     field.number("min_lr", s.min_lr);
     field.number("start_ratio", s.start_ratio);
     field.number("evaluations", s.evaluations);
-    // As keel::schedule::evaluations: they take the place of the default patience.
+    // As keel::schedule::evaluations, which replaces the default patience.
     if (s.evaluations != 0) s.patience = 0;
     field.updates("patience", s.patience);
     field.number("lowered_by", s.lowered_by);

@@ -1,10 +1,10 @@
-// shard: what each rank of a data-parallel run holds.
+// shard: what each rank of a data-parallel run stores.
 //   none         the default: one process.
-//   replicate    everything everywhere, gradients averaged.
-//   zero<1>      the optimizer's state in shares: with AdamW in fp32, 8 bytes a parameter over all ranks and not on each. The bits are
-//                replicate's, and each update sends the parameters once more.
-//   zero<2>      gradients in shares too; zero<3> parameters too (Rajbhandari et al. 2020, "ZeRO"). Not built yet (U04).
-// Left out: tensor, pipeline and expert parallelism; they change the model, not the run.
+//   replicate    full replicas; gradients are averaged.
+//   zero<1>      shards the optimizer's state: with AdamW in fp32, 8 bytes per parameter are distributed over all ranks instead of stored
+//                on each. Results are bitwise those of replicate. Each update additionally all-gathers the parameters.
+//   zero<2>      also shards gradients; zero<3> also shards parameters (Rajbhandari et al. 2020, "ZeRO"). Not implemented yet (U04).
+// Left out: tensor, pipeline and expert parallelism, which change the model rather than the run.
 #pragma once
 
 #include <keel/policy/slot.hpp>
@@ -19,11 +19,11 @@ enum class kind : unsigned char { none, replicate, zero };
 
 struct settings {
   shard::kind kind = kind::none;
-  int stage = 0;  ///< of ZeRO, 1 to 3
+  int stage = 0;  ///< stage of ZeRO, 1 to 3
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
-/// Ranks train one model, each with its own rows.
+/// True if several ranks train one model, each on its own rows.
 constexpr bool is_distributed(settings const& s) { return s.kind != kind::none; }
 
 struct none : fills<slot::shard> {

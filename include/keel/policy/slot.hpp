@@ -1,25 +1,24 @@
-// A recipe has one slot for each decision of a training run; a policy fills one slot. This header has what every slot's header
-// builds on: the base of a policy, how a policy's options are folded into its settings, and how a slot is described.
+// A recipe has one slot for each decision of a training run; a policy fills one slot. This header has the common parts of all slot headers:
+// the base of a policy, the application of a policy's options to its settings, and the description of a slot.
 //
 // A policy is any type with
 //     using in_slot = keel::slot::clip;             the slot that it fills (inherit keel::fills<keel::slot::clip>)
 //     static constexpr clip::settings configured;   that slot's settings, a structural aggregate with ==
-// keel's own policies and a user's are treated alike everywhere below.
+// Policies of keel and user-defined policies are treated alike.
 //
 // A slot is a type in keel::slot, described once, at the end of its header:
 //     struct slot::clip : slot_description {
 //       using settings = keel::clip::settings;
-//       using default_policy = keel::clip::none;           of a recipe that leaves the slot open
-//       static constexpr char const* name = "clip";        its header's, its namespace's, its member's of the configuration
+//       using default_policy = keel::clip::none;           used by a recipe that does not fill the slot
+//       static constexpr char const* name = "clip";        also names its header, its namespace and its member of the configuration
 //       static constexpr char const* given_twice = "G07";  the rule about a second policy
 //       static constexpr policy_list<settings, 6> policies() { .. }
 //       static constexpr void fields(auto& s, auto& field) { .. }
 //     };
-// `fields` calls, for each setting and in order, the member of `field` that suits its kind: number, truth, updates, seconds,
-// choice and the others that keel::detail::printed_fields lists.
-// The fold of a recipe into its configuration, the rule about a second policy, printing, JSON in both directions, the random
-// recipes of the tests and the table of slots in the README come from this description. keel/config/config.hpp lists the
-// slots.
+// `fields` calls, for each setting in order, the member of `field` for its kind: number, truth, updates, seconds, choice and the others
+// that keel::detail::printed_fields lists.
+// This description drives the folding of a recipe into its configuration, the rule against a second policy, printing, JSON in both
+// directions, the random recipes of the tests and the table of slots in the README. keel/config/config.hpp lists the slots.
 #pragma once
 
 #include <concepts>
@@ -33,44 +32,44 @@ struct fills {
   using in_slot = Slot;  ///< the slot that the policy fills
   /// False if two options of the policy contradict each other (rule D20).
   static constexpr bool options_agree = true;
-  /// False if its interval has no unit that the policy takes (rule D26).
+  /// False if the policy's interval has no unit that the policy takes (rule D26).
   static constexpr bool has_unit = true;
 };
 
-/// A policy of a slot, as files, prints and tables have it.
+/// A policy of a slot, as used in files, prints and tables.
 template <class Settings>
 struct policy_entry {
-  char const* name;                ///< in files and in print; "custom": your own policy, which only C++ can name
-  Settings start;                  ///< before its fields are set
-  char const* fields = "";         ///< that it takes, between blanks; "*": all of the slot's
-  char const* argument = nullptr;  ///< the field that its template argument sets, and `{"name": value}` in a file
-  bool needs_argument = false;     ///< the name alone says too little
-  char const* typed = nullptr;     ///< its name in C++: another one, or the same where the options have a separate template
+  char const* name;                ///< name in files and prints; "custom": a user-defined policy, which only C++ can name
+  Settings start;                  ///< settings before the fields are set
+  char const* fields = "";         ///< fields that it takes, between blanks; "*": all fields of the slot
+  char const* argument = nullptr;  ///< the field that its template argument sets, as does `{"name": value}` in a file
+  bool needs_argument = false;     ///< the name requires its argument
+  char const* typed = nullptr;     ///< name in C++: a different one, or the same if the options have a separate template
 };
 
 /// The policies of a slot, in the order of tables.
 template <class Settings, int Count>
 struct policy_list {
-  policy_entry<Settings> all[Count];  ///< a policy each
+  policy_entry<Settings> all[Count];  ///< the policies
 };
 
-/// The base of a slot's description, with what most slots have in common.
+/// The base of a slot's description, with common defaults.
 struct slot_description {
-  /// True for a slot whose fields stand in it at once, without the name of a policy: {"ema": {"decay": 0.999}}.
+  /// True for a slot whose fields appear directly in it, without the name of a policy: {"ema": {"decay": 0.999}}.
   static constexpr bool is_single = false;
-  /// What prints say of such a slot that sets nothing.
+  /// Printed for such a slot if it sets nothing.
   static constexpr char const* unset = "none";
-  /// What a recipe with two policies for the slot should do; nullptr: keep one of its policies.
+  /// The fix for a recipe with two policies for the slot; nullptr: keep one of its policies.
   static constexpr char const* keep_one = nullptr;
-  /// True if both are of the same policy, whatever its arguments.
+  /// Returns true if both are settings of the same policy, regardless of its arguments.
   static constexpr bool is_same_policy(auto const& a, auto const& b) { return a.kind == b.kind; }
-  /// Names the fields of the slot's settings, in order; none.
+  /// Visits the fields of the slot's settings, in order. By default there are none.
   static constexpr void fields(auto& /*settings*/, auto& /*field*/) {}
 };
 
 namespace detail {
 
-/// True if a policy takes a field, by the list of its entry.
+/// Returns true if the field is in a policy entry's list of fields.
 constexpr bool takes(char const* fields, char const* name) {
   if (*fields == '*') return true;
   for (; *fields != '\0'; ++fields) {
@@ -82,7 +81,7 @@ constexpr bool takes(char const* fields, char const* name) {
   return false;
 }
 
-// Not through `Type::configured` alone: of a member that is not static that is a hard error in g++ 12.
+// `Type::configured` alone is not enough: for a non-static member it is a hard error in g++ 12.
 template <class Type>
 concept policy_members_are_static = requires {
   requires std::is_base_of_v<slot_description, typename Type::in_slot>;
@@ -90,7 +89,7 @@ concept policy_members_are_static = requires {
 };
 }  // namespace detail
 
-/// A type that may stand in a recipe. A type that is nearly one is reported as rule D00.
+/// A type that can be used as a policy in a recipe. Rule D00 reports a type that almost is one.
 template <class Type>
 concept policy = detail::policy_members_are_static<Type> && requires {
   requires std::is_same_v<std::remove_cvref_t<decltype(Type::configured)>, typename Type::in_slot::settings>;
@@ -101,33 +100,33 @@ concept policy = detail::policy_members_are_static<Type> && requires {
 template <class Type, class Slot>
 concept policy_for = policy<Type> && std::is_same_v<typename Type::in_slot, Slot>;
 
-/// An option of a policy: `static constexpr void apply(Settings&)` writes what it decides.
+/// An option of a policy: `static constexpr void apply(Settings&)` writes its settings.
 template <class Option, class Settings>
 concept option_of = requires { static_cast<void (*)(Settings&)>(&Option::apply); };
 
 /// An option that sets one member: `template <long long N> struct keep : sets<&settings::keep, N> {};`
 template <auto Member, auto Value>
 struct sets;
-/// The same, with the member's type.
+/// The same, with the member's type as a parameter.
 template <class Settings, class Type, Type Settings::* Member, auto Value>
 struct sets<Member, Value> {
   /// Sets the member.
   static constexpr void apply(Settings& to) { to.*Member = Value; }
 };
 
-/// The settings with all options applied, in their order.
+/// Returns the settings with all options applied, in order.
 template <class Settings, class... Options>
 constexpr Settings with_options(Settings settings) {
   (Options::apply(settings), ...);
   return settings;
 }
 
-/// True if every two of the options commute. Two that do not write the same field with different values, so that one
-/// of them would be accepted and ignored.
+/// True if every two options commute. Two options do not commute if they write different values to the same field; one of them would be
+/// ignored silently.
 template <class Settings, class... Options>
 constexpr bool options_agree(Settings const& initial) {
   using step = void (*)(Settings&);
-  // By count and not to a null at the end: under UBSan g++ 12 takes no comparison of functions for a constant.
+  // Loops by count instead of up to a null: under UBSan g++ 12 does not accept a comparison of functions as a constant expression.
   constexpr int count = sizeof...(Options);
   step const steps[count + 1] = {&Options::apply...};
   for (int i = 0; i < count; ++i) {
@@ -142,12 +141,12 @@ constexpr bool options_agree(Settings const& initial) {
   return true;
 }
 
-/// The base of a policy with options: what they make of `Start`.
+/// The base of a policy with options, which are applied to `Start`.
 template <class Slot, auto Start, class... Options>
 struct configures : fills<Slot> {
-  /// The slot's settings; without const, which g++ 12 puts there.
+  /// The slot's settings, without the const that g++ 12 adds.
   using settings = std::remove_const_t<decltype(Start)>;
-  /// What the policy sets of its slot.
+  /// The settings of the slot.
   static constexpr settings configured = with_options<settings, Options...>(Start);
   /// False if two options contradict each other (rule D20).
   static constexpr bool options_agree = keel::options_agree<settings, Options...>(Start);

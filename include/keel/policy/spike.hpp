@@ -1,15 +1,14 @@
-// spike: what happens when a finite loss or gradient norm stands far outside its recent history.
+// spike: what happens when a finite loss or gradient norm is far outside its recent history.
 //   ignore         the default.
-//   skip<..>       skips that update; in_a_row<N> of them are not spikes but a run that diverges, and end it.
-//   rollback<..>   rolls back to a checkpoint older than the window and skips the data, attempts<N> times in a run.
-// What ends the run is result::gave_up of fit, and diverged_error of a step.
-// What a spike is: a value more than zscore<Z> standard deviations above the mean of the window<N> of accepted ones, where a
-// deviation counts as at least a hundredth of the mean; beside that, where they are given, more than ratio<R> times that mean
-// ("the loss jumps by 2 to 10 times"), or a loss above loss_above<T> or a norm above gradient_norm_above<T>, which need no
-// window and hold from the first update on. in_a_row<N> is the patience with them. Ranks judge the loss and
-// the norm of all of them (N18). Only accepted, finite values enter the window (N19); it judges nothing before a quarter of it
-// is there, and no fall.
-// Left out: a detector on a raw `x > threshold`, which NaN passes (N03).
+//   skip<..>       skips the update; in_a_row<N> consecutive spikes are considered divergence and end the run.
+//   rollback<..>   rolls back to a checkpoint older than the window and skips the data, at most attempts<N> times per run.
+// When the policy ends the run, fit returns result::gave_up and a step throws diverged_error.
+// A spike is a value more than zscore<Z> standard deviations above the mean of the window<N> of accepted values; the standard deviation is
+// floored at 1 % of the mean. The following options add criteria: ratio<R>, a value of more than R times that mean ("the loss jumps by 2 to
+// 10 times"); loss_above<T> and gradient_norm_above<T>, fixed limits that need no window and hold from the first update on. in_a_row<N>
+// limits consecutive spikes. All ranks judge the global loss and norm (N18). Only accepted, finite values enter the window (N19). The
+// window judges nothing until a quarter of it is filled, and never a decrease.
+// Left out: a detector on a raw `x > threshold`, which a NaN passes (N03).
 #pragma once
 
 #include <keel/policy/number.hpp>
@@ -25,13 +24,13 @@ enum class kind : unsigned char { ignore, skip, rollback };
 
 struct settings {
   spike::kind kind = kind::ignore;
-  double zscore = 6.0;               ///< standard deviations from the window's mean
-  long long window = 128;            ///< accepted updates that the statistics look back on
-  long long limit = 10;              ///< the run ends or rolls back at this many spikes in a row
-  long long attempts = 0;            ///< rollbacks in one run
-  double ratio = 0.0;                ///< times the window's mean; 0: none
-  double loss_above = 0.0;           ///< a loss that is always a spike; 0: none
-  double gradient_norm_above = 0.0;  ///< a gradient norm that is always a spike; 0: none
+  double zscore = 6.0;               ///< standard deviations above the window's mean
+  long long window = 128;            ///< number of accepted updates in the window
+  long long limit = 10;              ///< number of consecutive spikes at which the run ends or rolls back
+  long long attempts = 0;            ///< maximum number of rollbacks per run
+  double ratio = 0.0;                ///< multiple of the window's mean; 0: none
+  double loss_above = 0.0;           ///< fixed limit of the loss; 0: none
+  double gradient_norm_above = 0.0;  ///< fixed limit of the gradient norm; 0: none
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 

@@ -1,24 +1,24 @@
-// State that a policy keeps from one update to the next, and how a type says that it can be saved.
+// State that a policy keeps between updates, and how a type declares that it can be saved.
 //
-// A stateful policy names its state and the state lists its fields once, for both directions:
+// A stateful policy has a member type `state`, which lists its fields once, for saving and loading:
 //     struct mine : keel::fills<keel::slot::clip> {
 //       struct state { double level = 0; void visit(auto& archive) { archive("level", level); } };
 //       ..
 //     };
-// A public state without `visit` would be forgotten by every checkpoint, so it is rejected (rule S05). A private one is not
-// seen by keel, so that it is not a state of the policy. A field is a bool, integer, enum, float, double, std::string or
-// at::Tensor, another type with `visit`, or a list of these: keel/checkpoint/fields.hpp, rule S27. A state is copied before
-// every update, so that one that begins again for want of memory finds it as it was: a tensor in it is replaced by another one
-// and not changed in place.
+// A public state without `visit` would be lost by every checkpoint, so it is rejected (rule S05). keel does not see a private member type
+// and does not treat it as the policy's state. A field is a bool, integer, enum, float, double, std::string or at::Tensor, another type
+// with `visit`, or a list of these: keel/checkpoint/fields.hpp, rule S27. The state is copied before every update, so that an update that
+// is retried after running out of memory starts from the original state. Therefore replace a tensor in the state by a new one instead of
+// modifying it in place.
 #pragma once
 
 #include <keel/policy/slot.hpp>
 
 namespace keel {
 
-/// Stands for any archive where only the shape of `visit` is asked for.
+/// A minimal archive for checking the signature of `visit`.
 struct archive_probe {
-  /// Takes a field by its name.
+  /// Takes a named field.
   template <class Field>
   constexpr void operator()(char const* /*name*/, Field& /*field*/) const {}
 };
@@ -27,14 +27,14 @@ struct archive_probe {
 template <class State>
 concept saveable = requires(State& state, archive_probe& archive) { state.visit(archive); };
 
-/// A policy that names its state: `struct state`.
+/// A policy with a member type `state`.
 template <class Policy>
 concept stateful = requires { typename Policy::state; };
 
 /// False for a stateful policy whose state does not list its fields (S05).
 template <class Policy>
 inline constexpr bool state_is_saveable = true;
-/// As above.
+/// False if the policy's state does not list its fields.
 template <stateful Policy>
 inline constexpr bool state_is_saveable<Policy> = saveable<typename Policy::state>;
 

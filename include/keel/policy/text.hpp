@@ -1,17 +1,17 @@
-// A short text in place, so that printing a recipe costs no string and no stream header.
+// A short text with inline storage, so that printing a recipe allocates no string and includes no stream header.
 #pragma once
 
-// The C headers: <charconv> alone would double what a compiler instantiates for a recipe.
+// The C headers, because <charconv> alone would double the number of instantiations for a recipe.
 #include <stdio.h>
 #include <stdlib.h>
 
 namespace keel {
 
-/// At most `Capacity` letters; what is longer is cut.
+/// A text of at most `Capacity` bytes; longer text is truncated.
 template <int Capacity>
 class text {
  public:
-  /// Appends words.
+  /// Appends text.
   constexpr text& operator<<(char const* words) {
     while (*words != '\0') put(*words++);
     return *this;
@@ -34,7 +34,7 @@ class text {
   }
   /// Appends a number in decimal digits.
   constexpr text& operator<<(int number) { return *this << static_cast<long long>(number); }
-  /// The shortest digits that read back as the same number, in any locale with a point.
+  /// Appends the shortest decimal representation that reads back as the same number, with a point in any locale.
   text& operator<<(double number) {
     constexpr double exact = 1e15;
     if (number > -exact && number < exact && number == static_cast<double>(static_cast<long long>(number))) {
@@ -46,7 +46,7 @@ class text {
       if (::strtod(digits, nullptr) == number) break;
     }
     for (char const* letter = digits; *letter != '\0'; ++letter) {
-      if ((*letter & 0xc0) == 0x80) continue;  // a further byte of the locale's point
+      if ((*letter & 0xc0) == 0x80) continue;  // another byte of the locale's decimal point
       bool const is_part =
           (*letter >= '0' && *letter <= '9') || (*letter >= 'a' && *letter <= 'z') || *letter == '-' || *letter == '+';
       put(is_part ? *letter : '.');
@@ -58,11 +58,11 @@ class text {
   constexpr void pad_to(int column) {
     while (size_ < column) put(' ');
   }
-  /// The text with a zero after it.
+  /// Returns the null-terminated text.
   constexpr char const* c_str() const { return data_; }
-  /// The first letter.
+  /// Returns a pointer to the first character.
   constexpr char const* data() const { return data_; }
-  /// Letters, in bytes.
+  /// Returns the size in bytes.
   constexpr int size() const { return size_; }
   /// Writes the text to any stream.
   template <class Stream>
@@ -81,9 +81,9 @@ class text {
   char data_[Capacity + 1] = {};
 };
 
-/// Room for the description of one slot.
+/// Large enough for the description of one slot.
 using slot_text = text<512>;
-/// Room for the description of a recipe.
+/// Large enough for the description of a recipe.
 using recipe_text = text<4096>;
 
 namespace detail {

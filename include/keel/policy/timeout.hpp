@@ -1,13 +1,13 @@
-// timeout: how long the parts of a run may take before keel acts.
+// timeout: how long the phases of a run may take before keel intervenes.
 //   none       the default: nothing is watched.
-//   set<..>    soft<D> (a run that stays where it is so long says so), hard<D> (its process ends, and says where each thread was),
-//              first_update<D> (in the place of both before the first update, which sets up and compiles), collective<D> (a
-//              collective gives up and names who did not come),
-//              heartbeat<Interval, Limit> (how often a rank of several gives a sign of life, and after how long without one the others
-//              end),
+//   set<..>    soft<D> (a run without progress for this long reports it),
+//              hard<D> (the process dumps the stacks of its threads and exits),
+//              first_update<D> (replaces both before the first update, which includes setup and compilation),
+//              collective<D> (a collective fails and names the missing ranks),
+//              heartbeat<Interval, Limit> (how often each rank sends a heartbeat, and after how long without one the others exit),
 //              grace<D> (from the scheduler's signal to its kill), force_exit<D> (from that signal to keel's own exit),
-//              longest_update<D> and longest_save<D> (what an emergency checkpoint has to wait for). D is `30_s`, `10_min`.
-// A trainer watches them (timeout/run_watchdog.hpp) and measures its updates and saves against grace, and H04 the declared ones.
+//              longest_update<D> and longest_save<D> (the longest waits before an emergency checkpoint). D is `30_s`, `10_min`.
+// A trainer enforces them (timeout/run_watchdog.hpp) and compares its measured updates and saves with grace; H04 checks the declared ones.
 // Left out: timeouts in updates, which stop counting when the updates stop.
 #pragma once
 
@@ -22,16 +22,16 @@ namespace keel::timeout {
 
 /// All in seconds; 0: not set.
 struct settings {
-  long long soft = 0;                ///< a run that stays where it is so long says so
-  long long hard = 0;                ///< its process ends, and says where each thread was
-  long long collective = 0;          ///< a collective gives up and names who did not come
-  long long first_update = 0;        ///< in the place of soft and hard before the first update
-  long long heartbeat_interval = 0;  ///< from one sign of life of a rank to the next
-  long long heartbeat_limit = 0;     ///< without a sign of a rank after which the others end
+  long long soft = 0;                ///< time without progress after which the run reports it
+  long long hard = 0;                ///< time without progress after which the process dumps its stacks and exits
+  long long collective = 0;          ///< time after which a collective fails and names the missing ranks
+  long long first_update = 0;        ///< replaces soft and hard before the first update
+  long long heartbeat_interval = 0;  ///< time between two heartbeats of a rank
+  long long heartbeat_limit = 0;     ///< time without a heartbeat of a rank after which the others exit
   long long grace = 0;               ///< from the scheduler's signal to its kill
   long long force_exit = 0;          ///< from that signal to keel's own exit
-  long long longest_update = 0;      ///< what an emergency checkpoint has to wait for: an update
-  long long longest_save = 0;        ///< what an emergency checkpoint has to wait for: a save
+  long long longest_update = 0;      ///< longest update that an emergency checkpoint waits for
+  long long longest_save = 0;        ///< longest save that an emergency checkpoint waits for
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -46,7 +46,7 @@ template <seconds Duration>
 struct collective : sets<&settings::collective, Duration.count> {};
 template <seconds Duration>
 struct first_update : sets<&settings::first_update, Duration.count> {};
-/// How often a rank of several gives a sign of life, and after how long without one the others end.
+/// Sets how often each of several ranks sends a heartbeat, and after how long without one the others exit.
 template <seconds Interval, seconds Limit>
 struct heartbeat {
   static constexpr void apply(settings& to) { to.heartbeat_interval = Interval.count, to.heartbeat_limit = Limit.count; }

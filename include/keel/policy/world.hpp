@@ -1,7 +1,8 @@
-// world: how many ranks a recipe is for. Not a mechanism: the launcher decides, and a recipe for another number is rejected.
-//   any       the default: what shard says and what the launcher brings.
+// world: the number of ranks that a recipe is for. It does not start any: the launcher determines the number, and a recipe for another one
+// is rejected.
+//   any       the default: any number that shard and the launcher allow.
 //   size<N>   exactly N ranks (W01).
-// Left out: how the ranks are laid out over machines.
+// Left out: how the ranks are distributed over machines.
 #pragma once
 
 #include <keel/policy/slot.hpp>
@@ -13,8 +14,8 @@ struct world;
 namespace keel::world {
 
 struct settings {
-  bool declared = false;  ///< size was given
-  long long ranks = 0;    ///< if declared
+  bool declared = false;  ///< true if size was given
+  long long ranks = 0;    ///< number of ranks, if declared
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 

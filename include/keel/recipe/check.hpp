@@ -1,4 +1,4 @@
-// The run-time door: judges a configuration value by the same predicates as the compiler.
+// Checks a configuration value at run time, with the predicates that the compiler uses.
 #pragma once
 
 #include <concepts>
@@ -7,35 +7,35 @@
 
 namespace keel {
 
-/// A broken rule: its id, such as "A01", its sentence with the fix, and how the run comes to break it.
+/// A broken rule: its id, such as "A01", its message with the fix, and how the run reaches it.
 struct violation {
   char const* id = nullptr;      ///< such as "A01"
-  char const* text = nullptr;    ///< the sentence, with its fix
-  origin from = origin::recipe;  ///< how the run comes to break it
-  int number = 0;                ///< of the rung on its ladder, from 1; 0 elsewhere
+  char const* text = nullptr;    ///< the message, with its fix
+  origin from = origin::recipe;  ///< how the run reaches the configuration that breaks it
+  int number = 0;                ///< position of the rung on its ladder, from 1; otherwise 0
 };
 
-/// The broken rules of one configuration, each once, in the catalogue's order. A range of violations.
+/// The broken rules of one configuration, each once, in the order of the catalogue. A range of violations.
 class verdict {
  public:
   /// True if no rule is broken.
   constexpr bool ok() const { return count_ == 0; }
-  /// Broken rules.
+  /// Returns the number of broken rules.
   constexpr int size() const { return count_; }
-  /// The first of them.
+  /// Returns an iterator to the first broken rule.
   constexpr violation const* begin() const { return broken_; }
-  /// Behind the last.
+  /// Returns the end of the range.
   constexpr violation const* end() const { return broken_ + count_; }
-  /// True if the rule with this id is among them.
+  /// Returns true if the rule with this id is broken.
   constexpr bool has(char const* id) const {
     for (violation const& one : *this) {
       if (keel::detail::begins_with(one.id, id) && keel::detail::length(one.id) == keel::detail::length(id)) return true;
     }
     return false;
   }
-  /// A recipe has no room for more custom rules than this is above the catalogue's number.
+  /// Larger than the number of keel's rules; the difference limits a recipe's custom rules.
   static constexpr int capacity = 256;
-  /// Adds one; what is above the capacity is left out.
+  /// Adds a broken rule; ignores those beyond the capacity.
   constexpr void add(violation const& one) {
     if (count_ < capacity) broken_[count_++] = one;
   }
@@ -61,7 +61,7 @@ constexpr verdict verdict_on(config const& value) {
   judge<Rules>(value, verdict_writer<Rules>{result});
   return result;
 }
-/// The same for a configuration that has all its numbers.
+/// The same for a configuration without open numbers.
 template <class Rules>
 constexpr verdict verdict_on_whole(config const& value) {
   verdict result;
@@ -71,7 +71,7 @@ constexpr verdict verdict_on_whole(config const& value) {
 
 }  // namespace detail
 
-/// A broken rule as the compiler says it: "reached by rung 2 of oom::ladder: [A01] ..".
+/// Formats a broken rule as the compiler reports it: "reached by rung 2 of oom::ladder: [A01] ..".
 constexpr slot_text describe(violation const& broken) {
   slot_text out;
   switch (broken.from) {
@@ -90,9 +90,8 @@ constexpr slot_text describe(violation const& broken) {
   return out << broken.text;
 }
 
-/// Judges a configuration by keel's rules; fill `config::run` first if the run-time facts are known. Rules that stand in a
-/// recipe are types and not in its configuration: for those there is check_as<Recipe>. A template, so that a recipe that is not judged
-/// here costs nothing.
+/// Checks a configuration against keel's rules. Set `config::run` first if the run-time facts are known. Custom rules in a recipe are types
+/// and not part of its configuration; check_as<Recipe> includes them. A template, so that a recipe that is not checked here costs nothing.
 constexpr verdict check(std::same_as<config> auto const& value) {
   config by_keel = value;
   by_keel.accepted_count = 0;

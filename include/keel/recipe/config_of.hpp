@@ -10,7 +10,7 @@
 namespace keel {
 namespace detail {
 
-/// A custom rule that follows the grammar and takes none of keel's ids.
+/// True for a custom rule that follows the grammar and whose id is not reserved for keel.
 template <class Entry>
 constexpr bool is_own_rule() {
   if constexpr (!policy<Entry> && rule::value_rule<Entry>) {
@@ -23,13 +23,14 @@ constexpr bool is_own_rule() {
 template <class Entry>
 concept acceptance = requires { requires std::is_same_v<std::remove_cvref_t<decltype(Entry::accepted_rule)>, rule_id>; };
 
-/// What is wrong with a type in a recipe, before any rule judges the recipe.
+/// Faults of a type in a recipe, which are found before any rule checks the recipe.
 struct entry_faults {
   bool is_unknown = false;  ///< neither policy, rule nor accept
   bool options_disagree = false;
-  bool lacks_unit = false;  ///< of its interval
+  bool lacks_unit = false;  ///< its interval has no unit
   bool state_is_unsaved = false;
-  bool is_malformed_rule = false;  ///< meant as a rule, and not one; a policy that is a rule too would never be asked
+  bool is_malformed_rule =
+      false;  ///< resembles a rule but is none, or is both a rule and a policy, which would never be checked
 };
 
 template <class Entry>
@@ -52,7 +53,7 @@ template <class Policy>
 constexpr void fold_policy(config& to, unsigned& seen) {
   using slot = typename Policy::in_slot;
   unsigned const bit = 1U << index_of<slot>;
-  // Of a slot that is given twice the first counts here; a rule reports the second.
+  // The first policy for a slot takes effect; a rule reports the second.
   if ((seen & bit) == 0) to.*place<slot> = Policy::configured;
   if constexpr (requires { Policy::configured.own; }) {
     using kind = decltype(slot::settings::kind);
@@ -91,7 +92,7 @@ constexpr rule_id own_id() {
   }
 }
 
-/// True for the first of the entries that is an own rule with this id.
+/// True if the entry is a custom rule and the first one with its id.
 template <class Entry, class... Entries>
 constexpr bool is_first_own(int place) {
   constexpr rule_id ids[] = {own_id<Entries>()...};
@@ -108,7 +109,7 @@ constexpr config fold(recipe<Entries...> const*) {
   [[maybe_unused]] unsigned seen = 0;
   (fold_entry<Entries>(value, seen), ...);
   if constexpr ((is_own_rule<Entries>() || ...)) {
-    // Two rules of one id, or one rule twice: a reader of the error could not distinguish them.
+    // A rule that repeats an id is malformed, because errors could not distinguish the two.
     int place = 0;
     ((value.malformed_rules += is_own_rule<Entries>() && !is_first_own<Entries, Entries...>(place) ? 1 : 0, ++place), ...);
   }
@@ -117,12 +118,12 @@ constexpr config fold(recipe<Entries...> const*) {
 
 }  // namespace detail
 
-/// The recipe as a value.
+/// The configuration of a recipe.
 template <class Recipe>
 inline constexpr config config_of = detail::fold(decltype(detail::list_of(static_cast<Recipe const*>(nullptr))){});
 
 namespace detail {
-/// Of a recipe that stands by itself, without a trainer that would have its numbers.
+/// Returns the configuration of a recipe that is used without a trainer, which would supply its numbers.
 template <class Recipe>
 consteval config closed_config() {
   static_assert(config_of<Recipe>.given == 0,
@@ -131,7 +132,7 @@ consteval config closed_config() {
 }
 }  // namespace detail
 
-/// The recipe as a table: `std::cout << keel::describe<mine>();`
+/// Returns the recipe as a table: `std::cout << keel::describe<mine>();`
 template <class Recipe>
 recipe_text describe(shown what = shown::all) {
   return describe(config_of<Recipe>, what);

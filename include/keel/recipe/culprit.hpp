@@ -1,11 +1,11 @@
-// Which type of a recipe a rule speaks of, for the few whose text cannot name it: the compiler's notes do.
+// Determines which type of a recipe broke a rule, for the few rules whose text cannot name it. The compiler's notes contain it.
 #pragma once
 
 #include <keel/recipe/config_of.hpp>
 
 namespace keel {
 
-/// Stands in the compiler's notes beside the recipe: the type that its rule means.
+/// Appears in the compiler's notes: the type that broke the rule, and the recipe.
 template <class Type, class Recipe>
 struct because_of;
 
@@ -14,7 +14,7 @@ namespace detail {
 template <class... Types>
 struct types {};
 
-/// The type at a place of a list; void where the list ends before.
+/// The type at an index of a list; void if the index is out of range.
 template <int Place, class... Types>
 constexpr auto type_at(types<Types...>) {
   if constexpr (Place < 0 || Place >= static_cast<int>(sizeof...(Types))) {
@@ -58,7 +58,7 @@ template <class... Entries>
 types<Entries...> entries_of(oom::ladder<Entries...> const*);
 types<> entries_of(void const*);
 
-/// The place among a ladder's entries of its rung of that number, from 0.
+/// Returns the index of rung number `number`, from 0, among a ladder's entries.
 template <class... Entries>
 constexpr int place_of_rung(types<Entries...>, int number) {
   bool const is_rung[] = {(oom::rung<Entries> && !oom::is_misfit<Entries>())..., false};
@@ -73,7 +73,7 @@ constexpr int place_of_misfit(types<Entries...>) {
   return first_true(marks, sizeof...(Entries));
 }
 
-/// The box of the type that the rule means, or of void.
+/// Returns a box of the type that broke the rule, or of void.
 template <class Rule, class Recipe>
 constexpr auto culprit() {
   using list = decltype(list_of(static_cast<Recipe const*>(nullptr)));
@@ -103,7 +103,7 @@ inline constexpr bool means_a_type =
     std::is_same_v<Rule, rule::D26> || std::is_same_v<Rule, rule::S05> || std::is_same_v<Rule, rule::P20> ||
     std::is_same_v<Rule, rule::O08> || std::is_same_v<Rule, rule::O23>;
 
-/// What a demand names: the recipe, and with it the type that the rule means.
+/// The type that a demand names: the recipe, with the type that broke the rule if there is one.
 template <class Recipe, class Type>
 struct named_with {
   using type = because_of<Type, Recipe>;

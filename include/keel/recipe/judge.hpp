@@ -1,4 +1,4 @@
-// One loop over all rules, behind every door: which rules does a configuration break, and which can it come to break?
+// The loop over all rules that every entry point uses: determines which rules a configuration breaks, and which ones the run can reach.
 #pragma once
 
 #include <keel/config/reachable.hpp>
@@ -7,16 +7,16 @@
 
 namespace keel::detail {
 
-/// A rule without its type, so that one function judges by any number of them and nothing is instantiated a rule.
+/// A type-erased rule, so that one function checks any number of them without an instantiation per rule.
 struct rule_entry {
   char const* id;
   bool (*broken)(config const&);
-  int reached;  ///< bits by origin: where else the rule is asked
+  int reached;  ///< bits by origin: other configurations that the rule checks
   bool may_be_accepted;
-  bool may_be_about_anything;  ///< a rule of the user's: only it knows which facts would break it
+  bool may_be_about_anything;  ///< user-defined rule: the facts that could break it are unknown
 };
 
-/// A rule of keel's own knows where it has words; one of the user's is asked everywhere.
+/// One of keel's rules, which declares the origins that it has messages for. A user-defined rule checks all configurations.
 template <class Rule>
 concept rule_of_keel = requires { Rule::has_words_for; };
 
@@ -41,7 +41,7 @@ struct rule_table<rule::list<Rules...>> {
       {Rules::id, &Rules::broken, rule_scope<Rules>, rule::may_be_accepted<Rules>, !rule_of_keel<Rules>}...};
 };
 
-/// The sentences, apart: a compiler that finds nothing broken never makes them.
+/// The messages, in a separate template: a compiler that finds no broken rule never instantiates it.
 template <class List>
 struct rule_texts;
 template <class... Rules>
@@ -49,15 +49,15 @@ struct rule_texts<rule::list<Rules...>> {
   static constexpr char const* all[sizeof...(Rules)] = {Rules::text...};
 };
 
-/// What keel judges every recipe by. Rules of the recipe's own stand between the two.
+/// keel's rules for every recipe. A recipe's custom rules are inserted between the two lists.
 using judged_rules = typename rule::detail::joined<rule::catalogue, rule::accept_rules>::type;
 
 constexpr bool is_accepted(config const& value, rule_entry const& entry) {
   return entry.may_be_accepted && value.accepts(entry.id);
 }
 
-/// The configuration with every fact of model, optimizer and batches as bad as it can come: what an accepted rule may be about.
-/// A recipe serves several models, so what one of them shows is not asked.
+/// Returns the configuration with the worst values of all facts about model, optimizer and batches, because an accepted rule may apply to
+/// any of them. Ignores the facts of a particular model, because a recipe serves several.
 constexpr config with_facts_to_come(config value) {
   value.model = value.model | model::settings{true, true, true, true, true, true, true, true, true, false};
   value.optimizer = value.optimizer | optimizer::settings{true, true, true, true, true};
@@ -77,7 +77,7 @@ constexpr bool can_be_broken(config const& value, rule_entry const& entry) {
   return found;
 }
 
-/// keel::accept names rules, so it is judged by the list of them: D22, D23 and D24, which stand together.
+/// Checks keel::accept against the list of rules: D22, D23 and D24, which are adjacent in it.
 template <class List, class Report>
 constexpr void judge_accepted(config const& value, Report&& report) {
   using table = rule_table<List>;
@@ -101,7 +101,7 @@ constexpr void judge_accepted(config const& value, Report&& report) {
   }
 }
 
-/// judge() for a configuration without open numbers.
+/// Implements judge() for a configuration without open numbers.
 template <class List, class Report>
 constexpr void judge_whole(config const& value, Report&& report) {
   using table = rule_table<List>;
@@ -125,7 +125,7 @@ constexpr void judge_whole(config const& value, Report&& report) {
   });
 }
 
-/// judge() for a configuration that leaves numbers open: what is broken whatever they are, as far as keel can tell.
+/// Implements judge() for a configuration with open numbers: reports the rules that are broken for all numbers tried, which are a sample.
 template <class List, class Report>
 constexpr void judge_open(config const& value, Report&& report) {
   using table = rule_table<List>;
@@ -155,8 +155,8 @@ constexpr void judge_open(config const& value, Report&& report) {
   }
 }
 
-/// Calls `report(index in List, origin, number)` once for every rule that stands broken: first those that the recipe breaks
-/// itself, in the order of the list, then those that the run can only come to break.
+/// Calls `report(index in List, origin, number)` once for every broken rule: first for those that the recipe itself breaks, in the order of
+/// the list, then for those that only a reachable configuration breaks.
 template <class List, class Report>
 constexpr void judge(config const& value, Report&& report) {
   if (value.given > 0) {
@@ -166,7 +166,7 @@ constexpr void judge(config const& value, Report&& report) {
   }
 }
 
-/// What a recipe that leaves numbers open is made of: its policies, with numbers that break as little as possible.
+/// Returns the configuration with probe numbers, which break few rules, in place of open numbers.
 constexpr config kinds_of(std::same_as<config> auto const& value) { return value.given == 0 ? value : with_probe(value, 0); }
 
 }  // namespace keel::detail

@@ -1,5 +1,5 @@
-// What the compiler can say of a recipe that leaves numbers open: a rule is broken whatever the program gives if it is broken by each
-// of many numbers in their place. What one of them keeps is for the constructor, which knows the number.
+// Compile-time checks of a recipe with open numbers: a rule counts as broken for all numbers if each of many probe numbers breaks it. If
+// some probe does not, the constructor decides, which knows the actual numbers.
 #pragma once
 
 #include <concepts>
@@ -13,10 +13,10 @@ inline constexpr long long whole_probes[] = {2,   1, 4,  8,   3,   16,     100, 
 inline constexpr double real_probes[] = {0.5,  1.0,     0.1, 0.9,  2.0, 0.999, 0.01, 10.0, 1.5,  100.0, 1e-4, 1000.0,
                                          0.99, 65536.0, 0.0, 1e-6, 4.0, 0.04,  1e6,  0.25, 16.0, 0.001, 1e-5, 1024.0};
 inline constexpr int probe_values = 24;
-/// First the same number everywhere, then each number beside each other of two neighbours, then mixed.
+/// Round 1 uses the same number everywhere, round 2 alternates between two adjacent ones, and the other two mix them.
 inline constexpr int probe_count = 4 * probe_values;
 
-/// Numbers that a recipe's constants ask for: what makes declared batch sizes come out.
+/// Returns a number derived from the recipe's constants, for example one that makes the declared batch sizes consistent.
 constexpr long long related_probe(config const& value, int number) {
   auto const& batch = value.accumulate;
   auto const ratio = [](long long a, long long b) { return b > 0 && a > 0 ? a / b : 1; };
@@ -59,7 +59,7 @@ constexpr double related_real_probe(config const& value, int number) {
 }
 inline constexpr int related_probes = 7;
 
-/// The configuration with numbers in what it leaves open. A template, so that a recipe without open numbers costs nothing.
+/// Returns the configuration with probe numbers in place of open numbers. A template, so that a recipe without open numbers costs nothing.
 constexpr config with_probe(std::same_as<config> auto const& open, int probe) {
   config value = open;
   int place = 0;

@@ -1,12 +1,12 @@
-// A recipe: the list of policies that describes a run, and the look-up of a slot's policy in it.
+// A recipe: a list of policies that describes a run. Looks up the policy of a slot.
 #pragma once
 
 #include <keel/config/config.hpp>
 
 namespace keel {
 
-/// A training run as a type: `struct pretrain : keel::recipe<keel::precision::bf16, ..> {};`. The order of the policies is
-/// free; a slot that is left open takes its default. Any list is a recipe; whether it is a good one is for keel::valid.
+/// A training run as a type: `struct pretrain : keel::recipe<keel::precision::bf16, ..> {};`. The order of the policies does not matter; an
+/// empty slot has its default policy. Any list is a recipe; keel::valid checks whether it is a valid one.
 template <class... Policies>
 struct recipe {};
 
@@ -23,7 +23,7 @@ struct box {
   using type = Type;
 };
 
-// Of a slot that is given twice the first counts here; a rule reports the second.
+// The first policy for a slot takes effect; a rule reports the second.
 template <class Slot, class First, class... Rest>
 constexpr auto find_policy() {
   if constexpr (policy<First>) {
@@ -52,7 +52,7 @@ auto policy_in(recipe<Policies...> const*) {
 
 }  // namespace detail
 
-/// The policy of a recipe's slot: what the recipe names, or the slot's default.
+/// The policy of a recipe's slot: the recipe's, or the slot's default.
 template <class Recipe, class Slot>
 using policy_of = typename decltype(detail::policy_in<Slot>(static_cast<Recipe const*>(nullptr)))::type;
 

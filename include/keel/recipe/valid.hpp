@@ -1,4 +1,4 @@
-// The compile-time doors: `valid` asks, `checked` demands.
+// The compile-time entry points: `valid` returns whether a recipe is valid, and `checked` requires it.
 #pragma once
 
 #include <keel/policy/text.hpp>
@@ -18,7 +18,7 @@ constexpr auto own_rules(std::integer_sequence<int, Place...>) {
       std::conditional_t<is_first_own<Entries, Entries...>(Place), rule::list<Entries>, rule::list<>>...>::type{};
 }
 
-/// The rules that stand in a recipe itself.
+/// The custom rules in a recipe.
 template <class... Entries>
 constexpr auto own_rules_of(recipe<Entries...> const*) {
   if constexpr ((is_own_rule<Entries>() || ...)) {
@@ -30,14 +30,14 @@ constexpr auto own_rules_of(recipe<Entries...> const*) {
 template <class Recipe>
 using own_rules_in = decltype(own_rules_of(decltype(list_of(static_cast<Recipe const*>(nullptr))){}));
 
-/// What a recipe is judged by, apart from keel::accept: keel's rules and its own.
+/// All rules for a recipe except those about keel::accept: keel's rules and the recipe's custom rules.
 template <class Recipe>
 using rules_about = typename rule::detail::joined<rule::catalogue, own_rules_in<Recipe>>::type;
 template <class Recipe>
 using all_rules = typename rule::detail::joined<rule::catalogue, own_rules_in<Recipe>, rule::accept_rules>::type;
 
-// By the list alone and not by the recipe, so that a further recipe instantiates nothing here. A recipe without open numbers does
-// not pay for those that have some.
+// Depends only on the list and not on the recipe, so that further recipes cause no instantiation here. A recipe without open numbers does
+// not instantiate the code for them.
 template <class List, bool IsOpen>
 constexpr int count_broken(config const& value) {
   int count = 0;
@@ -75,7 +75,7 @@ constexpr findings<Count> find_broken(config const& value) {
   return found;
 }
 
-// What a recipe is judged by at each door. A type with a name, so that no note of the compiler lists the rules.
+// The rules of this entry point. A named type, so that the compiler's notes do not list all rules.
 struct at_recipe {
   template <class Recipe>
   using rules = all_rules<Recipe>;
@@ -87,7 +87,7 @@ inline constexpr auto broken_at =
                 count_broken<typename EntryPoint::template rules<Recipe>, (config_of<Recipe>.given > 0)>(config_of<Recipe>)>(
         config_of<Recipe>);
 
-// One class with all rules as bases: overload resolution finds the one of an index without a chain of instantiations.
+// A class with all rules as bases: overload resolution finds the rule of an index without a chain of instantiations.
 template <int Index, class Rule>
 struct indexed {};
 template <class Indices, class List>
@@ -97,7 +97,7 @@ struct indexed_rules<std::integer_sequence<int, Index...>, rule::list<Rules...>>
 template <int Index, class Rule>
 box<Rule> rule_at(indexed<Index, Rule>);
 
-/// Names the rule whose words a sentence stands for.
+/// Names the user-defined rule that the message of O09 is about.
 template <class Recipe, class Rule>
 struct on_behalf_of;
 
@@ -116,25 +116,25 @@ constexpr auto demand_of() {
   }
 }
 
-/// The rule that is broken there, by its place among those that are.
+/// The broken rule at an index among the broken ones.
 template <class Recipe, class EntryPoint, int Broken>
 constexpr auto rule_broken_at() {
   using list = typename EntryPoint::template rules<Recipe>;
   using rules = indexed_rules<std::make_integer_sequence<int, rule_table<list>::count>, list>;
   return decltype(rule_at<broken_at<Recipe, EntryPoint>.all[Broken].rule>(rules{})){};
 }
-/// The class whose static_assert says so.
+/// The class whose static_assert reports the broken rule.
 template <class Recipe, class EntryPoint, int Broken>
 using demand_at = typename decltype(demand_of<Recipe, typename decltype(rule_broken_at<Recipe, EntryPoint, Broken>())::type,
                                               broken_at<Recipe, EntryPoint>.all[Broken].from,
                                               broken_at<Recipe, EntryPoint>.all[Broken].number>())::type;
 
-/// Of each broken rule its place among them. Which are broken is known before any of them speaks, so that a recipe without one
-/// costs a single evaluation and the compiler's notes name these few rules and not the whole catalogue.
+/// The indices of the broken rules. They are determined before any error is reported, so that a valid recipe costs a single evaluation, and
+/// the compiler's notes contain only the broken rules instead of the whole catalogue.
 template <class Recipe, class EntryPoint>
 using all_broken = std::make_integer_sequence<int, broken_at<Recipe, EntryPoint>.count>;
 
-/// The name of the type that a broken rule means, or none.
+/// Returns the name of the type that broke the rule; empty if there is none.
 template <class Recipe, class EntryPoint, int Broken>
 constexpr short_name culprit_of() {
   using rule = typename decltype(rule_broken_at<Recipe, EntryPoint, Broken>())::type;
@@ -145,7 +145,7 @@ constexpr short_name culprit_of() {
   return {};
 }
 
-/// A rule of the user's that the run can come to break: keel's O09 speaks for it.
+/// True for a user-defined rule that only a reachable configuration breaks; keel's O09 reports it.
 template <class Recipe, class EntryPoint, int Broken>
 constexpr bool is_user_rule() {
   using rule = typename decltype(rule_broken_at<Recipe, EntryPoint, Broken>())::type;
@@ -159,10 +159,10 @@ constexpr violation violation_at() {
   return {rule::id, rule::text, found.from, found.number};
 }
 
-/// The sentences of all broken rules, one a line, and under a sentence what it is because of: a type, or a rule of the user's.
+/// Returns the messages of all broken rules, one per line, each followed by its cause, if known: a type or a user-defined rule.
 template <class Recipe, class EntryPoint>
 constexpr auto compute_sentences() {
-  // A sentence, the words before it, what it is because of, and a user's own sentence in its place.
+  // Room for a message, its prefix, its cause, and the message of a user-defined rule.
   text<broken_at<Recipe, EntryPoint>.count * (3 * rule::longest_text + short_name::longest)> all;
   [&]<int... Broken>(std::integer_sequence<int, Broken...>) {
     (
@@ -180,11 +180,11 @@ constexpr auto compute_sentences() {
 template <class Recipe, class EntryPoint>
 inline constexpr auto sentences_of = compute_sentences<Recipe, EntryPoint>();
 
-// Where a static_assert takes a text that is computed, one of them says all.
+// If static_assert accepts a computed text, one of them reports all broken rules.
 #if defined(__cpp_static_assert) && __cpp_static_assert >= 202306L
 #ifdef __clang__
 #pragma clang diagnostic push
-// clang takes it in C++20, too.
+// clang accepts it in C++20, too.
 #pragma clang diagnostic ignored "-Wc++26-extensions"
 #endif
 template <class Recipe, class EntryPoint, class Broken>
@@ -197,7 +197,7 @@ struct rejected {
 template <class Recipe, class EntryPoint>
 struct rejected<Recipe, EntryPoint, std::integer_sequence<int>> {};
 #else
-/// The errors of a recipe: one base class a broken rule, whose static_assert speaks.
+/// The errors of a recipe: one base class per broken rule, whose static_assert reports it.
 template <class Recipe, class EntryPoint, class Broken>
 struct rejected;
 template <class Recipe, class EntryPoint, int... Broken>
@@ -218,11 +218,12 @@ constexpr bool is_valid() {
 
 }  // namespace detail
 
-/// True if the recipe breaks no rule that can be decided before the run. Never a hard error.
+/// True if the recipe breaks no rule that can be checked before the run. Never a hard error.
 template <class Recipe>
 inline constexpr bool valid = detail::is_valid<Recipe>();
 
-/// Judges a configuration of this recipe, such as config_of<Recipe> with facts filled in, by keel's rules and the recipe's own.
+/// Checks a configuration of this recipe, such as config_of<Recipe> with facts filled in, against keel's rules and the recipe's custom
+/// rules.
 template <class Recipe>
 constexpr verdict check_as(config const& value) {
   return detail::verdict_on<detail::all_rules<Recipe>>(value);
@@ -252,18 +253,18 @@ constexpr auto reasons_of() {
 }
 }  // namespace detail
 
-/// The sentences of the rules that a recipe breaks, one a line, under it the type that it means, with data() and size(): to print, and from C++26 on for
-/// `static_assert(keel::valid<mine>, keel::reasons<mine>);`.
+/// The messages of the rules that a recipe breaks, one per line, each followed by the type that caused it, if known. Has data() and size(),
+/// for printing and, from C++26 on, for `static_assert(keel::valid<mine>, keel::reasons<mine>);`.
 template <class Recipe>
 inline constexpr auto reasons = detail::reasons_of<Recipe>();
 
-/// Demands a valid recipe: `template struct keel::checked<mine>;` fails to compile with one error a broken rule, from C++26 on
-/// with one error that says all. The trainer does it by itself.
+/// Requires a valid recipe: `template struct keel::checked<mine>;` fails to compile with one error per broken rule; from C++26 on a single
+/// error contains all of them. Trainers use it automatically.
 template <class Recipe, class Broken = typename detail::broken_if_recipe<Recipe>::type>
 struct checked : detail::verdict_of<Recipe> {};
 
 #if !(defined(__cpp_static_assert) && __cpp_static_assert >= 202306L)
-// Without the class between, which would be one more note to each error.
+// Derives directly, because an intermediate class would add a note to each error.
 template <class Recipe, int... Broken>
 struct checked<Recipe, std::integer_sequence<int, Broken...>> : detail::demand_at<Recipe, detail::at_recipe, Broken>... {};
 #endif

@@ -1,5 +1,5 @@
-// Which recipe a step or trainer runs: its own if it can, otherwise the empty one, so that the calls that follow add no errors to
-// those of the recipe, which `diagnostics` says.
+// Selects the recipe that a step or trainer runs: the given one if it is valid, otherwise an empty one, so that later calls add no errors
+// to those of the recipe, which `diagnostics` reports.
 #pragma once
 
 #include <keel/recipe/valid.hpp>
@@ -8,28 +8,28 @@
 
 namespace keel::detail {
 
-/// The empty recipe in the place of one that was rejected; facts of types are not held against it.
+/// The empty recipe that replaces a rejected one. Facts of types do not break its rules.
 struct rejected_recipe : recipe<> {};
 
-/// Rejected (`Rule`), unless the recipe was, whose own error is enough. `Taken`: what stands for it.
+/// Rejects a call with `Rule`, unless the recipe was rejected already. `Taken`: the recipe in use.
 template <class Rule, class Recipe, class Taken>
 constexpr void reject_call_of() {
   if constexpr (!std::is_same_v<Taken, rejected_recipe>) reject_call<Rule, Recipe>();
 }
 
-/// A trainer rejects what this version of keel does not implement.
+/// The entry point of a trainer. Rejects policies that this version of keel does not implement.
 struct trainer_entry {
   template <class Recipe>
   using rules = rule::rules_not_implemented;
 };
 
-/// A bare step also rejects what only a trainer does.
+/// The entry point of a bare step. Also rejects policies that only a trainer implements.
 struct step_entry {
   template <class Recipe>
   using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::trainer_only_rules>::type;
 };
 
-/// One of several models in a run, and the run itself.
+/// The entry point of a part, one of several models in a run.
 struct part_entry {
   template <class Recipe>
   using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::run_only_rules>::type;
@@ -39,8 +39,8 @@ struct run_entry {
   using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::part_only_rules>::type;
 };
 
-/// A part's recipe together with that of its run, which has the checkpoints and evaluations; of a run that is not known yet, which may
-/// have both.
+/// A part's recipe with the settings of its run, which has the checkpoints and evaluations. A run that is not known yet is assumed to have
+/// both.
 template <class Recipe, class Run>
 struct recipe_within_run : Recipe {};
 
@@ -54,7 +54,7 @@ constexpr config merge_run_config(config value, config const& run) {
 }
 constexpr config any_run() {
   config value;
-  // A rollback finds its checkpoint in some run; N12 is asked again with the one that it gets.
+  // Assumes a checkpoint for rollbacks; N12 is checked again with that of the actual run.
   value.checkpoint = {.kind = checkpoint::kind::every_steps, .interval = 1000, .keep = 1'000'000'000};
   value.evaluation = {.kind = evaluation::kind::every, .interval = 1000};
   return value;
@@ -68,7 +68,7 @@ constexpr config run_config() {
   }
 }
 
-/// What is judged at a door.
+/// The recipe that an entry point checks.
 template <class Recipe, class EntryPoint>
 struct recipe_for_entry {
   using type = Recipe;
@@ -79,7 +79,7 @@ struct recipe_for_entry<Recipe, part_entry> {
   using type = recipe_within_run<Recipe, void>;
 };
 
-/// `recipe` is what runs; `diagnostics` is an error, where it is instantiated, for what `Recipe` breaks.
+/// `recipe` is the recipe to run; instantiating `diagnostics` reports the rules that `Recipe` breaks.
 template <class Recipe, class EntryPoint>
 struct validated {
   using diagnostics = verdict_of<typename recipe_for_entry<Recipe, EntryPoint>::type>;

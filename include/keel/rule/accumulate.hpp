@@ -74,10 +74,10 @@ struct B12 {
   static constexpr bool broken(config const& c) {
     long long const group = c.objective.group;
     if (c.objective.kind == objective::kind::supervised || group < 2) return false;
-    if (c.accumulate.count < 1) return false;  // B21's
-    // What is generated for an update, over all ranks; micro-batches may cut groups, whose advantages are known by then.
+    if (c.accumulate.count < 1) return false;  // reported by B21
+    // Checks the rows generated for one update over all ranks. Micro-batches may split groups, because the advantages are known by then.
     if (c.accumulate.global_batch % group != 0) return true;
-    // How many ranks there will be is not known of a recipe that shards and does not say.
+    // A recipe that shards without declaring the world has an unknown number of ranks.
     if (c.shard.kind != shard::kind::none && !c.run.known && c.world.ranks < 1) return false;
     long long const ranks = c.run.known ? c.run.world_size : c.world.ranks;
     return product(product(c.accumulate.micro_batch, c.accumulate.count), ranks > 1 ? ranks : 1) % group != 0;

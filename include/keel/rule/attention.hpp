@@ -1,4 +1,4 @@
-// A: which kernel attention runs on.
+// A: the attention kernel.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>

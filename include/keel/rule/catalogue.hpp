@@ -1,4 +1,4 @@
-// All rules that a recipe is judged by. A new family is one include and one word below.
+// All rules that check a recipe. A new family needs an include and an entry below.
 #pragma once
 
 #include <keel/rule/accumulate.hpp>
@@ -35,13 +35,13 @@ template <class... First, class... Second, class... Rest>
 struct joined<list<First...>, list<Second...>, Rest...> : joined<list<First..., Second...>, Rest...> {};
 }  // namespace detail
 
-/// Every rule that a configuration is judged by.
+/// Every rule that checks a configuration.
 using catalogue = typename detail::joined<slot_rules, given_twice_rules, precision_rules, clip_rules, nonfinite_rules,
                                           checkpoint_rules, accumulate_rules, recompute_rules, offload_rules, shard_rules,
                                           schedule_rules, ema_rules, evaluation_rules, device_rules, profile_rules, data_rules,
                                           timeout_rules, health_rules, oom_rules>::type;
 
-/// Rules on calls and on the running loop; the types and mechanisms that they are about ask them.
+/// Rules about calls and the running loop, which are checked by the types and mechanisms concerned.
 using call_order_rules =
     typename detail::joined<precision_order_rules, clip_order_rules, nonfinite_order_rules, checkpoint_order_rules,
                             shard_order_rules, ema_order_rules, recompute_order_rules, attention_order_rules,

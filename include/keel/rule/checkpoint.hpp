@@ -1,4 +1,4 @@
-// S: checkpoints, and what must be in them.
+// S: checkpoints and their contents.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>
@@ -61,7 +61,7 @@ struct S13 {
     auto const& s = c.checkpoint;
     if (s.kind == checkpoint::kind::never || s.keep_every == 0) return false;
     if (s.keep_every < 0 || s.kind != checkpoint::kind::every_steps) return true;
-    // An interval of nothing is S24's.
+    // S24 reports an interval of zero.
     return s.interval > 0 && s.keep_every % s.interval != 0;
   }
 };
@@ -72,20 +72,20 @@ struct S12 {
                  "steps or in epochs, or on_best with by_evaluation_loss.");
   static constexpr bool broken(config const& c) {
     bool const keeps_best = c.checkpoint.best && c.checkpoint.metric == checkpoint::metric::evaluation_loss;
-    // Saves by the clock are there to go on from, and an early stop saves as it ends.
+    // Saves by wall-clock time only serve to resume, and an early stop saves when it ends the run.
     bool const stops_early = c.evaluation.early_stop > 0 && (c.checkpoint.kind == checkpoint::kind::every_steps ||
                                                              c.checkpoint.kind == checkpoint::kind::every_epochs);
     if (!keeps_best && !stops_early) return false;
-    // A save that follows its evaluation is always judged, and S11 asks for one.
+    // A save that follows its evaluation is always judged, and S11 requires an evaluation.
     if (c.checkpoint.on_best) return false;
-    // That there is none is S11's.
+    // S11 reports that there is none.
     if (c.evaluation.kind == evaluation::kind::none) return false;
     bool const both_in_steps =
         c.checkpoint.kind == checkpoint::kind::every_steps && c.evaluation.kind == evaluation::kind::every;
     bool const both_in_epochs =
         c.checkpoint.kind == checkpoint::kind::every_epochs && c.evaluation.kind == evaluation::kind::every_epochs;
     if (!both_in_steps && !both_in_epochs) return true;
-    // An interval of nothing is E28's.
+    // E28 reports an interval of zero.
     return c.evaluation.interval > 0 && c.checkpoint.interval % c.evaluation.interval != 0;
   }
 };
@@ -99,7 +99,7 @@ struct S26 {
   }
 };
 
-/// Loading and saving while the run goes on; trainer and store ask these.
+/// Loading and saving while the run continues; checked by trainer and store.
 struct S16 {
   KEEL_RULE_TEXT("S16", "LibTorch, PyTorch, Accelerate, Lightning",
                  "a checkpoint in mid-window would lose its gradients. Fix: call request_save() in a hook, or save() once the "
@@ -119,7 +119,7 @@ struct S19 {
   static constexpr auto decided = rule::decided::running;
 };
 
-/// A field of saved state; everything that visits fields asks this.
+/// A field of saved state; checked by everything that visits fields.
 struct S27 {
   KEEL_RULE_TEXT("S27", "",
                  "a state lists a field that no checkpoint can hold. Fix: an integer, float, double, std::string, at::Tensor, "

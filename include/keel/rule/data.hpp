@@ -1,4 +1,4 @@
-// T: what the data is, and what is looked at in it.
+// T: facts about the data, and checks of it.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>

@@ -1,10 +1,10 @@
-// The error of a broken rule. Most rules say their text as a literal in their own static_assert; of a rule that says it once,
-// as a constant, this header makes the error: the text itself, or a type that is named by it.
+// The compile error of a broken rule. Most rules have their text as a literal in their own static_assert. For rules with the text as a
+// constant, this header generates the error: with the text itself, or with a type whose name contains it.
 #pragma once
 
 #include <keel/rule/rule.hpp>
 
-// So that no compiler warns of a text that is computed, which they take in C++20 too, and g++ points at the rule.
+// Suppresses warnings about computed texts, which compilers accept in C++20 as an extension, and makes g++ point at the rule.
 #pragma GCC system_header
 
 namespace keel::rule {
@@ -15,7 +15,7 @@ struct piece {
   char letters[Size];
 };
 
-/// Named by the error of a compiler whose static_assert takes literals alone; it is defined nowhere.
+/// Named in the error of compilers whose static_assert only accepts literals. Never defined.
 template <piece... Text>
 struct broken_rule;
 
@@ -26,7 +26,7 @@ struct generic_demand {};
 
 #if defined(__clang__) ? __clang_major__ >= 20 : __GNUC__ >= 14
 
-/// A text as static_assert takes it.
+/// A text in the form that static_assert accepts.
 struct message {
   char const* letters;
   constexpr char const* data() const { return letters; }
@@ -39,7 +39,7 @@ struct generic_demand<Rule, false, Recipe> {
 
 #elif defined(__clang__)
 
-/// Where the piece ends that begins there: after the last blank before clang cuts it in print.
+/// Returns the end of the piece that starts at `begin`: after the last blank before the length at which clang truncates it.
 constexpr int end_of_piece(char const* text, int begin) {
   int end = begin;
   int blank = begin;
@@ -52,7 +52,7 @@ template <class Rule, int Begin>
 constexpr auto piece_of() {
   constexpr int size = end_of_piece(Rule::text, Begin) - Begin;
   piece<size + 1> words{};
-  // With the zero: letters that were never written make clang print numbers.
+  // Includes the terminating zero: clang prints uninitialized letters as numbers.
   for (int i = 0; i <= size; ++i) words.letters[i] = i < size ? Rule::text[Begin + i] : '\0';
   return words;
 }
@@ -93,7 +93,7 @@ struct demand_by<Rule, Holds, Recipe> {
 
 }  // namespace detail
 
-/// An error with the rule's text unless it holds; `Recipe` stands in the compiler's notes.
+/// Causes an error with the rule's text unless `Holds`; `Recipe` appears in the compiler's notes.
 template <class Rule, bool Holds, class Recipe>
 using demand = typename detail::demand_by<Rule, Holds, Recipe>::type;
 

@@ -7,7 +7,7 @@
 
 namespace keel::rule {
 
-/// trainer::evaluate_on asks it too, which sees whether the data ends.
+/// Also checked by trainer::evaluate_on, which knows whether the data ends.
 struct E28 {
   KEEL_RULE_TEXT("E28", "Lightning (warns)",
                  "this evaluation never runs or never ends. Fix: an interval from 1 to the run's length, options from 0 on and "
@@ -16,7 +16,7 @@ struct E28 {
     auto const& e = c.evaluation;
     if (e.kind == evaluation::kind::none) return false;
     constexpr double largest = std::numeric_limits<double>::max();
-    // A schedule that ends at zero has the run's length (L14). Of a part the evaluations are its run's.
+    // A schedule that ends at zero has the run's length (L14). The evaluations of a part are those of its run.
     bool const ends_with_schedule =
         schedule::falls_to_its_end(c.schedule.kind) && c.schedule.min_ratio == 0.0 && c.schedule.min_lr == 0.0;
     long long const length = c.run.is_part ? 0 : c.run.updates > 0 ? c.run.updates : ends_with_schedule ? c.schedule.total : 0;

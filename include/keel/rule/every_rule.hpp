@@ -1,4 +1,4 @@
-// Every rule with a text, in one list: for the table of rules and for tests, which want to miss none.
+// All rules with a text in one list, for the table of rules and for tests that must cover all of them.
 #pragma once
 
 #include <keel/rule/catalogue.hpp>
@@ -7,7 +7,7 @@
 
 namespace keel::rule {
 
-/// Rules that forbid a call or stop a running loop, and so have no predicate over a recipe.
+/// Rules that forbid a call or stop a running loop and therefore have no predicate over a recipe.
 using order_rules = typename detail::joined<call_order_rules, metric_order_rules, call_rules>::type;
 
 using every_rule = typename detail::joined<catalogue, accept_rules, order_rules, rules_not_implemented, trainer_only_rules,

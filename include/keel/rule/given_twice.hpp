@@ -1,4 +1,4 @@
-// Of each slot the rule that a recipe gives it once: P03, G07, S14, Z01 and the D rules that the slots name.
+// For each slot, the rule that a recipe fills it only once: P03, G07, S14, Z01 and the D rules that the slots name.
 #pragma once
 
 #include <keel/policy/text.hpp>
@@ -8,7 +8,7 @@ namespace keel::rule {
 
 namespace detail {
 
-/// Two policies for one slot, and which to keep.
+/// Two policies for one slot, and the one to keep.
 template <class Slot>
 constexpr text<320> sentence_on_two() {
   text<320> words;

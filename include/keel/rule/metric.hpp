@@ -1,4 +1,4 @@
-// Y: what is logged. The types of keel/metrics/metric.hpp ask these.
+// Y: logged metrics. The types of keel/metrics/metric.hpp check these rules.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>

@@ -1,4 +1,4 @@
-// N: non-finite values, spikes, and what is done about them.
+// N: non-finite values, spikes, and the responses to them.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>
@@ -51,11 +51,11 @@ struct N12 {
                  "every kept checkpoint may be newer than the fault. Fix: a larger keel::checkpoint::keep<N>, or "
                  "keep_every<D> of whole intervals, shorter than the run.");
   static constexpr bool broken(config const& c) {
-    // A limit of nothing is N06's and N29's, whose fix is at least 1.
+    // N06 and N29 report a limit of zero; their fix is at least 1.
     auto const counted = [](long long limit) { return limit > 1 ? limit : 1; };
     long long const patience = c.nonfinite.kind == nonfinite::kind::rollback ? counted(c.nonfinite.limit) : 0;
     long long const window = c.spike.kind == spike::kind::rollback ? sum(c.spike.window, counted(c.spike.limit)) : 0;
-    // Those of keep_every stay for good, where the run is long enough for one.
+    // Checkpoints of keep_every are kept permanently, if the run is long enough to have one.
     bool const keeps_old = c.checkpoint.keep_every > 0 && (c.run.updates == 0 || c.checkpoint.keep_every < c.run.updates);
     return rolls_back(c) && !keeps_old && c.checkpoint.kind == checkpoint::kind::every_steps && c.checkpoint.interval > 0 &&
            product(sum(c.checkpoint.keep, -1), c.checkpoint.interval) < sum(patience, window);

@@ -1,6 +1,6 @@
-// U: policies that may be named and reasoned about, but that this version of keel has no mechanism for. A recipe with one of
-// them is valid; a step or trainer built from it does not compile, so that nothing is accepted and ignored. A mechanism
-// that arrives takes its rule's condition away; the id stays.
+// U: policies that can be named and checked, but that this version of keel does not implement. A recipe with one of them is valid. A step
+// or trainer built from it does not compile, so that no policy is silently ignored. Implementing a policy removes the condition from its
+// rule; the id stays reserved.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>
@@ -30,7 +30,7 @@ struct U09 {
 };
 using rules_not_implemented = list<U04, U08, U09>;
 
-/// What only a trainer or a run does; a bare step would ignore it.
+/// Policies that only a trainer or a run implements; a bare step would ignore them.
 struct U13 {
   KEEL_RULE_TEXT("U13", "", "a bare step saves no checkpoints. Fix: keel::trainer, or keel::checkpoint::never.");
   static constexpr bool broken(config const& c) { return c.checkpoint.kind != checkpoint::kind::never; }
@@ -98,7 +98,7 @@ struct U58 {
 };
 using trainer_only_rules = list<U13, U22, U23, U36, U37, U38, U41, U43, U44, U46, U58>;
 
-/// What a run of several parts does once for all of them.
+/// Settings that a run of several parts has once for all parts.
 struct U52 {
   KEEL_RULE_TEXT("U52", "",
                  "checkpoints, evaluations, seeds, alarms, profiles and timeouts are those of the whole run. Fix: move them to "
@@ -111,7 +111,7 @@ struct U52 {
   }
 };
 using run_only_rules = list<U52>;
-/// What each part has by itself.
+/// Settings that each part has for itself.
 struct U53 {
   KEEL_RULE_TEXT(
       "U53", "",
@@ -125,7 +125,7 @@ struct U53 {
              c.ema == none.ema && c.objective == none.objective && c.shard.stage == 0);
   }
 };
-/// Of a run of several parts, what is not there yet.
+/// Features of a run of several parts that are not implemented yet.
 struct U54 {
   KEEL_RULE_TEXT("U54", "",
                  "a run of several parts saves nothing on an exception, averages no evaluations and drops no rows. Fix: "
@@ -192,7 +192,7 @@ struct U32 {
       "or a function of the epoch.");
 };
 
-/// Decided when a trainer or step looks at its optimizer.
+/// Checked when a trainer or step inspects its optimizer.
 struct U33 {
   KEEL_RULE_TEXT(
       "U33", "",
@@ -278,7 +278,7 @@ struct U59 {
       "or in neither.");
 };
 
-/// batch_guard::drop, for a type of batch.
+/// batch_guard::drop, for a batch type that it does not support.
 struct U60 {
   KEEL_RULE_TEXT("U60", "",
                  "batch_guard::drop cannot leave rows out of this type of batch. Fix: list its tensors with `void visit(auto& "

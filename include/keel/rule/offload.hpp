@@ -1,4 +1,4 @@
-// Z: what leaves the device.
+// Z: state moved off the device.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>

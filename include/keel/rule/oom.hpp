@@ -1,4 +1,4 @@
-// O: the out-of-memory ladder. What its rungs reach is judged by all rules: see reachable.hpp.
+// O: the out-of-memory ladder. All rules check the configurations that its rungs reach: see reachable.hpp.
 #pragma once
 
 #include <keel/config/reachable.hpp>
@@ -61,7 +61,7 @@ struct O05 {
                  "a ladder without a last rung retries forever. Fix: make keel::oom::give_up its last rung.");
   static constexpr bool broken(config const& c) {
     if (c.oom.kind != oom::kind::ladder) return false;
-    // O23 reports entries that are not rungs: a ladder of nothing else, and one whose last rung did not fit.
+    // O23 reports entries that are not rungs: on a ladder without any rung, or one with too many entries.
     if (c.oom.misfits > 0 && (c.oom.count == 0 || c.oom.count == oom::max_rungs)) return false;
     return c.oom.count == 0 || c.oom.rungs[c.oom.count - 1].disturbance != oom::disturbance::terminal;
   }
@@ -79,7 +79,7 @@ struct O06 {
   }
 };
 
-/// The first rung that would free nothing, where it stands; -1: all free something.
+/// Returns the index of the first rung that would free nothing; -1 if all of them free memory.
 constexpr int dead_rung(config const& c) {
   config reached = c;
   for (int i = 0; i < c.oom.count; ++i) {
@@ -87,7 +87,7 @@ constexpr int dead_rung(config const& c) {
     if (is_dead(reached, rung)) return i;
     for (int j = 0; j < i; ++j) {
       bool const same_kind = c.oom.rungs[j].kind == rung.kind && rung.kind != oom::rung_kind::custom;
-      // A shorter length frees more, so shorten_sequence may come again.
+      // shorten_sequence may be repeated with a smaller length, which frees more.
       if (same_kind && !(rung.kind == oom::rung_kind::shorten_sequence && rung.length < c.oom.rungs[j].length)) return i;
     }
     take_rung(reached, rung);
@@ -141,7 +141,7 @@ struct O23 {
   static constexpr bool broken(config const& c) { return c.oom.misfits > 0; }
 };
 
-/// Reports a custom rule, whose text has no place for the rung.
+/// Reports a custom rule that a rung breaks, because the rule's own text cannot name the rung.
 struct O09 {
   KEEL_RULE_TEXT("O09", "LibTorch",
                  "a rung, a rollback or the scale's floor would break a rule of your own. Fix: remove that rung, or put its "
@@ -163,14 +163,14 @@ struct O15 {
                  "number of groups, or no halve_micro_batch.");
   static constexpr bool broken(config const& c) {
     bool const groups = c.objective.kind != objective::kind::supervised && c.objective.group > 1 && !c.data.grouped;
-    // A micro-batch that cuts groups already keeps none whole.
+    // A micro-batch that already splits groups keeps none whole.
     bool const whole =
         c.accumulate.micro_batch > 0 && c.objective.group > 1 && c.accumulate.micro_batch % c.objective.group == 0;
     return groups && halves(c) && whole && c.accumulate.micro_batch % product(2, c.objective.group) != 0;
   }
 };
 
-/// Decided when a trainer or step looks at its model.
+/// Checked when a trainer or step inspects its model.
 struct O20 {
   KEEL_RULE_TEXT("O20", "",
                  "this model has no keel::lora layer, so oom::quantize_base would free nothing. Fix: use keel::lora for its "

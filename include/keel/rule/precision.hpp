@@ -44,7 +44,7 @@ struct P08 {
       "a loss scale must be positive and representable in fp32. Fix: keel::loss_scale::fixed<1024.0>, or dynamic<>.");
   static constexpr bool broken(config const& c) {
     constexpr double largest = 3.4e38;
-    // Below, the loss times the scale is zero in fp32.
+    // Below this, the loss times the scale is zero in fp32.
     constexpr double smallest = 1.2e-38;
     auto const usable = [](double scale) { return scale >= smallest && scale < largest; };
     return c.loss_scale.kind != loss_scale::kind::none && !usable(c.loss_scale.initial);

@@ -1,4 +1,4 @@
-// A: recomputation of activations. What a rung turns on is judged like what the recipe says.
+// A: recomputation of activations. A mode that a rung turns on is checked like that of the recipe.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>

@@ -1,22 +1,22 @@
-// How a call is rejected: the rule is reported where the call stands, and nowhere else.
+// Rejects a call: the rule is reported at the call, and nowhere else.
 #pragma once
 
 #include <keel/rule/catalogue.hpp>
 
 namespace keel::detail {
 
-/// Names the call in the compiler's notes.
+/// Appears in the compiler's notes with the types of the call's arguments.
 template <class... Arguments>
 struct call_with;
 
-/// Depends on the caller's arguments, so that the rule only speaks where a call is.
+/// Depends on the caller's arguments, so that the rule is reported only if there is a call.
 template <class Rule, class... Arguments>
 constexpr void reject_call() {
   [[maybe_unused]]
   typename Rule::template demand<sizeof...(Arguments) == static_cast<decltype(sizeof(int))>(-1), call_with<Arguments...>> said;
 }
 
-/// Stands where a rejected function would need a value; nothing that compiles calls it.
+/// Supplies a value in a rejected function; never called by code that compiles.
 template <class Value>
 Value const& no_value();
 

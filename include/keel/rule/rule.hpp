@@ -1,4 +1,4 @@
-// What a rule is. A rule names a combination that would waste a run. One of your own stands in the recipe like a policy:
+// A rule names a combination that would waste a run. A user-defined rule is listed in the recipe like a policy:
 //
 //     struct Q01 {
 //       static constexpr char const* id = "Q01";
@@ -7,10 +7,10 @@
 //     };
 //     struct mine : keel::recipe<keel::checkpoint::every<500_steps>, Q01> {};
 //
-// The text says what cannot be together and why, and then, after "Fix: ", names that can be typed; at most 160 characters. The
-// id is Q and digits, or two letters or more and digits, seven characters in all: one letter and two digits are keel's. The
-// predicate is the same for the compiler, for the constructor, which fills config::run and the facts, and for what a rung can
-// reach. With `static constexpr bool may_be_accepted = true;` the rule is a warning that keel::accept<"Q01"> switches off.
+// The text names the conflict and its reason, followed by "Fix: " and names that can be typed; at most 160 characters. The id is Q and
+// digits, or two or more letters and digits, with at most seven characters. Ids of one letter and two digits are otherwise reserved for
+// keel. The same predicate is used by the compiler, by the constructor, which sets config::run and the facts, and for the configurations
+// that a rung can reach. With `static constexpr bool may_be_accepted = true;` the rule is a warning that keel::accept<"Q01"> suppresses.
 #pragma once
 
 #include <concepts>
@@ -24,57 +24,58 @@ namespace keel::rule {
 template <class... Rules>
 struct list {};
 
-/// When a rule is decided.
+/// When a rule is checked.
 enum class decided : unsigned char {
-  recipe,        ///< by the compiler; at construction, with the facts of the model, optimizer and run, once more
-  construction,  ///< when a trainer or step is built, because the compiler cannot know it
-  call,          ///< by the compiler, where the call stands: what is forbidden is an order or an argument
-  running,       ///< while the run goes on
-  never,         ///< cannot happen in keel, and a test proves it
-  absent,        ///< speaks of a policy that keel does not have
-  later,         ///< waits for a mechanism that this version does not have
+  recipe,        ///< by the compiler, and again at construction with the facts of the model, optimizer and run
+  construction,  ///< when a trainer or step is constructed, because the compiler cannot know it
+  call,          ///< by the compiler, at a call: the rule forbids an order or an argument
+  running,       ///< during the run
+  never,         ///< cannot occur in keel, as a test proves
+  absent,        ///< about a policy that keel does not have
+  later,         ///< needs a mechanism that this version does not have
 };
 
-/// A rule that judges a configuration, as the head of this header shows one.
+/// A rule that checks a configuration; see the example at the top of this header.
 template <class Rule>
 concept value_rule = requires(config const& value) {
   { Rule::broken(value) } -> std::same_as<bool>;
-  // Constants: of a member that is not static, or not constexpr, g++ 12 would make hard errors further on.
+  // Must be constants: for a non-static or non-constexpr member g++ 12 would report hard errors later.
   { *&Rule::id } -> std::convertible_to<char const*>;
   { *&Rule::text } -> std::convertible_to<char const*>;
-  // By its letters: under sanitizers g++ 12 takes a comparison with nullptr for no constant.
+  // Compares letters: under sanitizers g++ 12 does not accept a comparison with nullptr as a constant expression.
   requires std::bool_constant<(Rule::id[0] != '\0' && Rule::text[0] != '\0')>::value;
   typename std::bool_constant<(Rule::broken(config{}), true)>;
 };
 
-/// A type that was meant as a rule: it has a part of one.
+/// A type that resembles a rule: it has at least one member of one.
 template <class Type>
 concept resembles_rule = requires { &Type::broken; } || requires {
   &Type::id;
   &Type::text;
 };
 
-/// True for a rule that keel::accept may switch off.
+/// True for a rule that keel::accept may suppress.
 template <class Rule>
 inline constexpr bool may_be_accepted = requires { requires Rule::may_be_accepted; };
 
-/// Products and sums that end at the largest number: a file may hold any.
+/// Returns the product; saturates instead of overflowing, because a file may contain any number.
 constexpr long long product(long long a, long long b) {
   long long result = 0;
   if (!__builtin_mul_overflow(a, b, &result)) return result;
   return (a < 0) == (b < 0) ? 0x7fffffffffffffffLL : -0x7fffffffffffffffLL;
 }
-/// As product().
+/// Returns the sum; saturates as product().
 constexpr long long sum(long long a, long long b) {
   long long result = 0;
   if (!__builtin_add_overflow(a, b, &result)) return result;
   return a > 0 ? 0x7fffffffffffffffLL : -0x7fffffffffffffffLL;
 }
 
-/// The longest sentence, in characters.
+/// Maximum length of a text, in characters.
 inline constexpr int longest_text = 160;
 
-/// True for letters and then digits, such as A01, and the grammar "[ID] what and why. Fix: what to type."
+/// Returns true if the id consists of letters and digits, such as A01, and the text follows the grammar "[ID] what and why. Fix: what to
+/// type."
 constexpr bool is_well_formed(char const* id, char const* text) {
   int letters = 0;
   while (id[letters] >= 'A' && id[letters] <= 'Z') ++letters;
@@ -86,7 +87,7 @@ constexpr bool is_well_formed(char const* id, char const* text) {
          keel::detail::length(text) <= longest_text;
 }
 
-/// One letter and two digits are keel's, but for Q.
+/// True for ids of one letter and two digits, which are reserved for keel, except those with Q.
 constexpr bool is_id_of_keel(rule_id id) {
   auto const letter = static_cast<char>(id.packed >> 16 & 0xff);
   auto const first = static_cast<char>(id.packed >> 8 & 0xff);
@@ -95,17 +96,17 @@ constexpr bool is_id_of_keel(rule_id id) {
   return id.packed >> 24 == 0 && letter >= 'A' && letter <= 'Z' && letter != 'Q' && digits;
 }
 
-/// What is wrong with the run may send it back to a checkpoint.
+/// True if a non-finite value or a spike may roll the run back to a checkpoint.
 constexpr bool rolls_back(config const& c) {
   return c.nonfinite.kind == nonfinite::kind::rollback || c.spike.kind == spike::kind::rollback;
 }
 
-/// Several ranks, as far as it is known.
+/// True if the recipe is known to use several ranks.
 constexpr bool several_ranks(config const& c) {
   return c.shard.kind != shard::kind::none || c.run.world_size > 1 || c.world.ranks > 1;
 }
 
-/// The ladder has a rung that cuts micro-batches, and so sums more of them.
+/// True if the ladder has a rung that halves micro-batches, which also accumulates more of them.
 constexpr bool halves(config const& c) {
   for (int i = 0; i < c.oom.count; ++i) {
     if (c.oom.rungs[i].kind == oom::rung_kind::halve_micro_batch) return true;

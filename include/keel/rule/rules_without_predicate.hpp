@@ -1,6 +1,6 @@
-// Rows of the catalogue that no recipe can break in keel, each with the reason: a mechanism that makes it untrue and the test
-// that proves it, a policy that keel does not have, or a mechanism that is not there yet. Read by the table of rules and by its
-// test, and included by nothing that is compiled into a program.
+// Rows of the catalogue that no recipe can break in keel, each with the reason: a mechanism that prevents it and the test that proves it, a
+// policy that keel does not have, or a mechanism that is missing yet. Read by the table of rules and its test; never compiled into a
+// program.
 #pragma once
 
 #include <keel/rule/rule.hpp>
@@ -11,7 +11,7 @@ namespace keel::rule {
 struct row_without_predicate {
   char const* id;
   rule::decided decided;
-  char const* passes;  ///< which systems let the combination pass today, where we looked
+  char const* passes;  ///< systems that accepted the combination when last checked
   char const* words;
   char const* proof;  ///< the name of a test; only where decided is `never`
 };

@@ -7,12 +7,13 @@
 
 namespace keel::rule {
 
-/// Updates that the schedule spreads over; 0: not known.
+/// Returns the number of updates that the schedule covers; 0: unknown.
 constexpr long long schedule_total(config const& c) { return c.schedule.total > 0 ? c.schedule.total : c.run.updates; }
 
-/// Updates that a policy counts until the run ends; 0: not known, as of a part of a run, which may make several in an iteration.
+/// Returns the number of updates until the run ends, as a policy counts them. 0: unknown, as for a part of a run, which may make several
+/// per iteration.
 constexpr long long updates_until_the_end(config const& c) { return c.run.is_part ? 0 : c.run.updates; }
-/// True for an interval that is over only after the run.
+/// True for an interval that ends only after the run.
 constexpr bool ends_after_run(config const& c, long long interval) {
   long long const length = updates_until_the_end(c);
   return length > 0 && interval >= length;
@@ -34,7 +35,7 @@ struct L02 {
     bool const lasts = c.schedule.decay >= 0 && c.schedule.warmup >= 0 && c.schedule.total >= 0;
     double const warmup = schedule::warmup_of(c.schedule, total);
     auto const length = static_cast<double>(total);
-    // Warm-up and decay may fill the run: the rate then falls from its peak at once.
+    // Warm-up and decay may fill the whole run: the rate then falls directly from its peak.
     return !lasts || (total > 0 && (warmup >= length || warmup + static_cast<double>(c.schedule.decay) > length));
   }
 };
@@ -48,7 +49,7 @@ struct L03 {
     bool const ratios = s.min_ratio >= 0.0 && s.min_ratio <= 1.0 && s.warmup_ratio >= 0.0 && s.warmup_ratio < 1.0 &&
                         s.start_ratio >= 0.0 && s.start_ratio <= 1.0;
     bool const rate = s.min_lr >= 0.0 && s.min_lr <= std::numeric_limits<double>::max() &&
-                      // A negative rate is learning_rate_error E18's.
+                      // learning_rate_error E18 reports a negative rate.
                       !(c.run.known && c.run.learning_rate >= 0.0 && s.min_lr > c.run.learning_rate);
     return !ratios || !rate;
   }
@@ -180,7 +181,7 @@ struct L20 {
     bool rises = s.milestones[0] >= 1;
     for (int i = 1; i < s.milestone_count; ++i) rises = rises && s.milestones[i] > s.milestones[i - 1];
     bool const ends_first = ends_after_run(c, s.milestones[s.milestone_count - 1]);
-    // A warm-up below nothing is L02's.
+    // L02 reports a negative warm-up.
     return !rises || ends_first || schedule::warmup_of(s, schedule_total(c)) >= static_cast<double>(s.milestones[0]);
   }
 };
@@ -213,7 +214,7 @@ struct L23 {
   }
 };
 
-/// May be accepted, because a program that owns its loop evaluates where no recipe sees it.
+/// May be accepted, because a program with its own loop evaluates outside of the recipe.
 struct L24 {
   KEEL_RULE_TEXT("L24", "LibTorch, PyTorch",
                  "a plateau of evaluations never falls without any. Fix: keel::evaluation::every<500_steps>, "

@@ -1,4 +1,4 @@
-// D: the list itself. That it gives a slot once is given_twice.hpp's.
+// D: the list itself. given_twice.hpp has the rules against two policies for a slot.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>
@@ -56,7 +56,7 @@ struct D26 {
   static constexpr bool broken(config const& c) { return c.unitless_intervals > 0; }
 };
 
-/// The slot whose policy has an option that nothing reads in this recipe; -1: none has.
+/// Returns the index of the first slot whose policy has an option that has no effect in this recipe; -1 if there is none.
 constexpr int slot_with_unread_option(config const& c) {
   bool const rollback_options = c.nonfinite.change != nonfinite::change::nothing || c.nonfinite.attempts != 0;
   if (c.nonfinite.kind != nonfinite::kind::rollback && rollback_options) return index_of<slot::nonfinite>;
@@ -66,7 +66,7 @@ constexpr int slot_with_unread_option(config const& c) {
       (c.checkpoint.kind != checkpoint::kind::young_daly && only_young_daly)) {
     return index_of<slot::checkpoint>;
   }
-  // A count of nothing is B21's.
+  // B21 reports a count of zero.
   bool const sums = c.accumulate.count != 1 || halves(c);
   bool const unread = (c.accumulate.reduce_once && !(several_ranks(c) && sums)) || (c.accumulate.sum && !sums);
   return unread ? index_of<slot::accumulate> : -1;
@@ -80,7 +80,7 @@ struct P20 {
 };
 
 using slot_rules = list<D00, D20, D25, D26, P20>;
-/// Asked about the rules themselves, after the others: see judge_accepted in keel/recipe/judge.hpp.
+/// Check the accepted rules themselves, after all other rules: see judge_accepted in keel/recipe/judge.hpp.
 using accept_rules = list<D22, D23, D24>;
 using slot_order_rules = list<D21>;
 

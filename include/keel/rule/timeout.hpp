@@ -1,4 +1,4 @@
-// H: timeouts and liveness, and what of checkpoints (E31, S23) depends on them. A duration that is not set breaks nothing.
+// H: timeouts and liveness, and the checkpoint rules that depend on them (E31, S23). A duration that is not set breaks no rule.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>
@@ -6,7 +6,7 @@
 
 namespace keel::rule {
 
-/// True unless both are set and the first is not below the second.
+/// True unless both durations are set and the first is not below the second.
 constexpr bool in_order(long long shorter, long long longer) { return shorter == 0 || longer == 0 || shorter < longer; }
 
 struct H01 {

@@ -1,4 +1,4 @@
-// The learning-rate range test: trainer::lr_range_test trains at rates from low to high and says how the loss took them.
+// The learning-rate range test: trainer::lr_range_test trains at rates from low to high and reports how the loss responds.
 // Smith 2017, "Cyclical Learning Rates for Training Neural Networks".
 #pragma once
 
@@ -15,12 +15,12 @@ namespace keel::inline KEEL_MODE {
 struct lr_range_options {
   double lowest = 1e-7;        ///< learning rate of the first parameter group; the others keep their ratio to it
   double highest = 1.0;        ///< learning rate, at the last update
-  std::int64_t updates = 100;  ///< from the one to the other, each rate a fixed factor above the one before
-  double smoothing = 0.9;      ///< of the losses' moving average, in [0, 1)
-  double stop_at = 4.0;        ///< the test ends where the smoothed loss is so many times its lowest
+  std::int64_t updates = 100;  ///< number of updates; the rate grows by a constant factor per update
+  double smoothing = 0.9;      ///< coefficient of the losses' moving average, in [0, 1)
+  double stop_at = 4.0;        ///< the test ends when the smoothed loss is this many times its lowest
 };
 
-/// How the loss took each rate.
+/// The response of the loss to each rate.
 struct lr_range_result {
   /// An update of the test.
   struct point {
@@ -29,7 +29,7 @@ struct lr_range_result {
     double smoothed_loss;  ///< moving average
   };
   std::vector<point> points;  ///< in the order of the updates
-  bool diverged = false;      ///< it ended before the highest rate
+  bool diverged = false;      ///< the test ended before the highest rate
   double steepest = 0.0;      ///< rate at which the smoothed loss fell fastest per decade; 0 if it never fell
   double lowest = 0.0;        ///< rate of the lowest smoothed loss; a tenth of it is a cautious choice
 };
@@ -38,7 +38,7 @@ struct lr_range_result {
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Throws error (E12) for options without sense.
+/// Throws error (E12) for invalid options.
 inline void require_sound_range(lr_range_options const& options) {
   bool const rates = options.lowest > 0.0 && options.highest > options.lowest && std::isfinite(options.highest);
   bool const smooth = options.smoothing >= 0.0 && options.smoothing < 1.0 && options.stop_at > 1.0;
@@ -48,7 +48,7 @@ inline void require_sound_range(lr_range_options const& options) {
               "[0, 1) and stop_at above 1. Look at keel::lr_range_options.");
 }
 
-/// Gathers the points of a range test and says when to end it.
+/// Collects the points of a range test and decides when to end it.
 class range_points {
  public:
   range_points(lr_range_options const& options, lr_range_result& result) : options_(options), result_(result) {}
@@ -62,7 +62,7 @@ class range_points {
       lowest_ = smoothed;
       result_.lowest = updated.learning_rate;
     }
-    // The first few say more about the batches than about the rate.
+    // The first losses depend more on the batches than on the rate.
     bool const settled = count > 1.0 / (1.0 - options_.smoothing);
     bool const far_off = settled && smoothed > lowest_ + (options_.stop_at - 1.0) * std::abs(lowest_);
     return !far_off && static_cast<std::int64_t>(result_.points.size()) < options_.updates;
@@ -75,7 +75,7 @@ class range_points {
   double lowest_ = std::numeric_limits<double>::infinity();
 };
 
-/// 0 where the smoothed loss never fell.
+/// Returns the rate at which the smoothed loss fell fastest per decade; 0 if it never fell.
 inline double steepest_rate(std::vector<lr_range_result::point> const& points) {
   double steepest = 0.0;
   double rate = 0.0;

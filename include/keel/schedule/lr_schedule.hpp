@@ -1,10 +1,9 @@
-// The learning rate by applied updates. The schedule is a factor on each parameter group's own rate; it can be saved, and it
-// moves only when an update was applied.
+// The learning rate as a function of applied updates. The schedule is a factor on each parameter group's own rate. It can be saved, and
+// advances only when an update was applied.
 //
-// Who owns the rates: without a schedule policy they are the program's, and are only read: set_lr(), torch::optim::StepLR and
-// hooks count, and the rates are saved and resumed as they stand. Under a schedule policy they are the schedule's, and a rate
-// that something else wrote is an error (E18), because one of the two would be lost. No update takes place with a rate that is
-// negative, infinite or NaN.
+// Ownership of the rates: without a schedule policy the program owns them and keel only reads them. set_lr(), torch::optim::StepLR and
+// hooks take effect, and checkpoints store the present rates. Under a schedule policy the schedule owns them, and a rate that something
+// else wrote is an error (E18), because one of the two would be lost. No update is applied with a negative, infinite or NaN rate.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -28,41 +27,42 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// How much of its cycle of warm restarts has passed before update number `update`, from 0, after the warm-up; below 1.
+/// Returns the elapsed fraction, below 1, of the current warm-restart cycle before update number `update`, counted from 0 after the
+/// warm-up.
 double cycle_progress(schedule::settings const& s, std::int64_t update);
 
-/// How often a schedule that lowers the rate by a factor has done so before update number `update`; not whole where it does so
-/// smoothly. `after_warmup` counts from the end of the warm-up.
+/// Returns how often a schedule that lowers the rate by a factor has done so before update number `update`; fractional if it lowers the
+/// rate smoothly. `after_warmup` counts from the end of the warm-up.
 double times_lowered(schedule::settings const& s, std::int64_t update, std::int64_t after_warmup);
 
 }  // namespace keel::detail::inline KEEL_MODE
 
 namespace keel::inline KEEL_MODE {
 
-/// The factor, apart from what a plateau takes, for update number `update` (from 0) of `total`, in [min, 1] after the warm-up;
-/// `min` is the lowest rate over the highest. `total` 0 means a run without a known length, which only schedules that fall to
-/// their end need; they keep the last factor from `total` on.
+/// Returns the factor, without that of a plateau, for update number `update` (from 0) of `total`, in [min, 1] after the warm-up. `min` is
+/// the ratio of the lowest to the highest rate. `total` 0 means an unknown length; only schedules that fall to their end need the length.
+/// They keep the last factor from `total` on.
 double schedule_factor(schedule::settings const& s, std::int64_t update, std::int64_t total, double min);
 
-/// A policy that brings its own factor: `static double factor(std::int64_t update, std::int64_t total)`.
+/// A custom policy with its own factor: `static double factor(std::int64_t update, std::int64_t total)`.
 template <class Policy>
 concept custom_schedule = requires(std::int64_t update) {
   { Policy::factor(update, update) } -> std::convertible_to<double>;
 };
 
-/// Writes learning rates into an optimizer's groups, by the number of updates that were applied.
+/// Writes learning rates into an optimizer's groups, depending on the number of applied updates.
 class lr_schedule {
  public:
-  /// `run_length`: updates of the run, for a schedule that needs it; 0: not known.
+  /// `run_length`: updates of the run, for a schedule that needs it; 0: unknown.
   template <policy_for<slot::schedule> Policy>
   lr_schedule(torch::optim::Optimizer& optimizer, Policy const& /*policy*/, std::int64_t run_length = 0)
       : lr_schedule(optimizer, detail::closed_settings<Policy>(), run_length, factor_of<Policy>()) {}
-  /// Takes the groups' present rates as the highest, and leaves the optimizer, which outlives this, as it is until apply.
+  /// Takes the groups' present rates as the highest. Does not change the optimizer, which must outlive this object, before apply().
   /// `factor` replaces the settings' own shape if it is set.
   lr_schedule(torch::optim::Optimizer& optimizer, schedule::settings const& settings, std::int64_t run_length,
               std::function<double(std::int64_t, std::int64_t)> factor = {});
 
-  /// A custom policy's own factor; nothing of the others.
+  /// Returns the factor of a custom policy; empty for other policies.
   template <class Policy>
   static std::function<double(std::int64_t, std::int64_t)> factor_of() {
     if constexpr (custom_schedule<Policy>) {
@@ -74,50 +74,50 @@ class lr_schedule {
 
   /// Updates applied so far.
   std::int64_t position() const { return position_; }
-  /// The recipe has a schedule, which writes the rates; otherwise the program does.
+  /// True if the recipe has a schedule, which writes the rates; otherwise the program does.
   bool writes() const { return custom_ || schedule::changes_the_rate(settings_); }
 
-  /// A group's own rate, which the schedule multiplies.
+  /// Returns a group's own rate, which the schedule multiplies.
   double highest(std::size_t group) const { return writes() ? highest_.at(group) : present(group); }
-  /// The learning rate of a group for the next update.
+  /// Returns the learning rate of a group for the next update.
   double rate(std::size_t group = 0) const;
 
-  /// Throws learning_rate_error (E18), before anything has changed, for a rate of the next update that is negative, infinite or
-  /// NaN, and under a schedule for one that something else wrote. `update` counts from 1.
+  /// Throws learning_rate_error (E18), before anything has changed, if a rate of the next update is negative, infinite or NaN, or if
+  /// something else wrote a rate under a schedule. `update` counts from 1.
   void require_sound(std::int64_t update);
 
-  /// `updates` of the run, before the first of them.
+  /// Sets the length of the run in updates. Call before the first update.
   void set_run_length(std::int64_t updates) {
     if (settings_.total == 0) total_ = updates;
   }
 
-  /// Writes the next update's rates into the optimizer's groups; nothing without a schedule.
+  /// Writes the next update's rates into the optimizer's groups; does nothing without a schedule.
   void apply(torch::optim::Optimizer& optimizer);
-  /// The optimizer's rates were loaded from where the schedule wrote them.
+  /// Accepts the optimizer's loaded rates, which the schedule wrote before they were saved.
   void adopt_loaded_rates();
 
-  /// The optimizer has one more group, with this rate as its own.
+  /// Adds a parameter group, with this rate as its own.
   void add_group(double rate) {
     highest_.push_back(rate);
     written_.push_back(rate);
   }
-  /// Forgets the last group.
+  /// Removes the last group.
   void remove_last_group() {
     highest_.pop_back();
     written_.pop_back();
   }
 
-  /// What rollbacks made of the rate so far: a factor of at most 1.
+  /// The factor that rollbacks applied to the rate so far, at most 1.
   double lowered() const { return lowered_; }
 
-  /// Every rate of every group is `factor` times what it was, from now on.
+  /// Multiplies all rates of all groups by `factor` from now on.
   void lower(double factor);
 
-  /// Goes on by one if the step was applied; a plateau takes its loss in.
+  /// Advances by one if the update was applied; a plateau records its loss.
   void advance(step_outcome const& result);
 
-  /// An evaluation of the parameters as they are came to `value`; a plateau that judges evaluations takes it in, after the
-  /// warm-up. One that is NaN or infinite is not better than any.
+  /// Reports an evaluation of the present parameters to a plateau that judges evaluations, which ignores it during the warm-up. NaN and
+  /// infinity never count as better.
   void evaluated(double value, bool larger_is_better) {
     bool const warm = position_ >= schedule::warmup_updates(settings_, total_);
     if (schedule::judges_evaluations(settings_) && warm) plateau_.take_evaluation(settings_, value, larger_is_better);
@@ -133,18 +133,18 @@ class lr_schedule {
   }
 
  private:
-  /// A rate that is set before the first update is what the schedule multiplies.
+  /// Takes the rates that are set before the first update as the base rates, which the schedule multiplies.
   void take_base_rates() {
     for (std::size_t i = 0; i < highest_.size(); ++i) written_[i] = highest_[i] = present(i);
   }
 
-  /// Compares the mean loss of one patience, or an evaluation, with the best one's.
+  /// Compares the mean loss of a patience interval, or an evaluation, with the best one.
   struct plateau_state {
     double factor = 1.0;
     double best = std::numeric_limits<double>::infinity();
     double sum = 0.0;
     std::int64_t count = 0;
-    double best_evaluation = std::numeric_limits<double>::infinity();  ///< infinite: there was none
+    double best_evaluation = std::numeric_limits<double>::infinity();  ///< infinite before the first
     std::int64_t evaluations_without_better = 0;
 
     void take(schedule::settings const& s, double loss) {
@@ -177,7 +177,7 @@ class lr_schedule {
       archive("best", best);
       archive("sum", sum);
       archive("count", count);
-      // What only looks at state or copies it knows no older versions.
+      // Archives that only inspect or copy state do not support optional fields.
       if constexpr (requires { archive.optional_field("best_evaluation", best_evaluation); }) {
         archive.optional_field("best_evaluation", best_evaluation);
         archive.optional_field("evaluations_without_better", evaluations_without_better);
@@ -195,11 +195,11 @@ class lr_schedule {
   schedule::settings settings_;
   std::int64_t total_;
   std::function<double(std::int64_t, std::int64_t)> custom_;
-  std::vector<double> highest_;  ///< a group's rate when this was built
-  std::vector<double> written_;  ///< what apply left in the optimizer
-  bool loaded_ = false;          ///< and the optimizer's rates are about to be
-  bool applied_ = false;         ///< an update has begun with a rate from here
-  double lowered_ = 1.0;         ///< by rollbacks
+  std::vector<double> highest_;  ///< each group's rate at construction
+  std::vector<double> written_;  ///< rates that apply() wrote into the optimizer
+  bool loaded_ = false;          ///< the schedule was loaded, and the optimizer's rates are about to be
+  bool applied_ = false;         ///< an update has begun with a rate of this schedule
+  double lowered_ = 1.0;         ///< factor of all rollbacks
   std::int64_t position_ = 0;
   plateau_state plateau_;
 };

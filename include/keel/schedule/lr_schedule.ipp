@@ -13,7 +13,7 @@ KEEL_BODY double cycle_progress(schedule::settings const& s, std::int64_t update
   if (factor == 1) return static_cast<double>(update % length) / static_cast<double>(length);
   while (update >= length) {
     update -= length;
-    // No run sees the end of a longer cycle.
+    // No run reaches the end of a longer cycle.
     if (length > std::numeric_limits<std::int64_t>::max() / factor) return 0.0;
     length *= factor;
   }
@@ -48,7 +48,7 @@ KEEL_BODY double schedule_factor(schedule::settings const& s, std::int64_t updat
   double const warmup = static_cast<double>(schedule::warmup_updates(s, total));
   auto const half_cosine = [](double progress) { return 0.5 * (1.0 - std::cos(std::numbers::pi * progress)); };
   if (s.kind == schedule::kind::one_cycle) {
-    // Its last rising update has the highest rate, and the run's last one the lowest.
+    // The last rising update has the highest rate, and the run's last update the lowest.
     double const peak = std::max(0.0, warmup - 1.0);
     if (at < peak) return s.start_ratio + (1.0 - s.start_ratio) * half_cosine(at / peak);
     double const fall = length - 1.0 - peak;
@@ -58,7 +58,7 @@ KEEL_BODY double schedule_factor(schedule::settings const& s, std::int64_t updat
   std::int64_t const after_warmup = update - static_cast<std::int64_t>(warmup);
   switch (s.kind) {
     case schedule::kind::inverse_root:
-      // Its updates count from 1, so that the warm-up's last one is the first of the fall too.
+      // Updates count from 1 here, so that the last update of the warm-up is also the first of the fall.
       return std::max(min, std::sqrt(std::max(1.0, warmup) / (at + 1.0)));
     case schedule::kind::exponential:
     case schedule::kind::step_decay:
