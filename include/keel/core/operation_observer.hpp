@@ -40,7 +40,7 @@ class operation_observer {
 namespace keel::detail::inline KEEL_MODE {
 
 // LibTorch's callbacks are plain functions without a user argument. A backward pass propagates them to its threads, but no thread-local
-// variables. Therefore each slot has a function of its own.
+// variables. Therefore each slot has a separate function.
 inline constexpr std::size_t max_observers = 8;
 
 inline std::array<std::atomic<operation_observer*>, max_observers>& observers() {

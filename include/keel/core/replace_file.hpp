@@ -124,7 +124,7 @@ class replacement {
     if (::stat(target_.c_str(), &older) != 0 || ::fstat(file_.get(), &newer) != 0) return;
     mode_t bits = older.st_mode & 0777;
     if (older.st_uid != newer.st_uid || older.st_gid != newer.st_gid) {
-      // Only root may change the owner. For others the new file belongs to them, and its group can only be one of their own. If the group
+      // Only root may change the owner. For others the new file belongs to them, and its group can only be one of theirs. If the group
       // could not be kept, the new group gets none of the old group's permissions.
       bool const is_owned = ::fchown(file_.get(), older.st_uid, older.st_gid) == 0 ||
                             ::fchown(file_.get(), static_cast<uid_t>(-1), older.st_gid) == 0;

@@ -77,7 +77,7 @@ class json_lines {
   /// Writes the pending lines. Throws file_error (E02); they then remain pending.
   void flush() {
     if (file_.waiting() > 0 && !is_mended_) {
-      // Terminates a line that a kill truncated, so that the next one begins on a line of its own.
+      // Terminates a line that a kill truncated, so that the next one begins on a new line.
       if (!ends_with_line()) file_.add_first("\n");
       is_mended_ = true;
     }

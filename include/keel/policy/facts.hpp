@@ -15,7 +15,7 @@ struct facts_of {};
 namespace detail {
 template <class Type>
 concept declares_facts = requires {
-  // On a line of its own: in the line below, clang 22 would accept a private member.
+  // On a separate line: in the line below, clang 22 would accept a private member.
   typename Type::facts;
   requires policy<typename Type::facts>;
 };

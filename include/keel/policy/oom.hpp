@@ -59,8 +59,8 @@ struct settings {
   oom::kind kind = kind::raise;
   int count = 0;                        ///< number of rungs
   rung_settings rungs[max_rungs] = {};  ///< in the order in which they are taken
-  int misfits = 0;              ///< entries that are no rungs or exceed max_rungs, or that turn on anything but recompute (O23)
-  bool releases = false;        ///< release_after was given
+  int misfits = 0;        ///< entries that are not rungs, that exceed max_rungs, or that turn on anything but recompute (O23)
+  bool releases = false;  ///< release_after was given
   long long release_after = 0;  ///< updates without running out of memory after which the last rung is released
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };

@@ -80,7 +80,7 @@ struct P20 {
 };
 
 using slot_rules = list<D00, D20, D25, D26, P20>;
-/// Check the accepted rules themselves, after all other rules: see judge_accepted in keel/recipe/judge.hpp.
+/// Check the accepted rules themselves, after the other rules: see judge_accepted in keel/recipe/judge.hpp.
 using accept_rules = list<D22, D23, D24>;
 using slot_order_rules = list<D21>;
 
