@@ -415,7 +415,7 @@ TEST_CASE("a rank that hangs ends itself by keel::timeout::hard, and the others 
   for (std::size_t const rank : {0u, 1u}) {
     CHECK(has(all[rank], "[E25] rank " + std::to_string(rank) + " of 3 cannot complete the agreement"));
     CHECK(has(all[rank], "rank 2 has given up: [E27] rank 2 of 3: nothing has ended for 2 s (keel::timeout::hard is 2 s): the run is in the "
-                         "forward pass behind update 3; its last collective, which has ended, is "));
+                         "forward pass after update 3; its last collective, which has ended, is "));
     CHECK(all[rank].seconds < 15.0);
   }
   CHECK(WEXITSTATUS(all[2].status) == 87);
@@ -445,7 +445,7 @@ TEST_CASE("a rank without a sign of life is named by keel::timeout::heartbeat, w
         INFO(scenario << ", " << name << ": " << error);
         CHECK(error.find("[E25] " + name + " of 3: " + what + " for 3 s (keel::timeout::heartbeat)") != std::string::npos);
         if (stopped == 0) CHECK(error.find("rank 0, which serves it where no launcher does, is gone or hanging") != std::string::npos);
-        CHECK(error.find("behind update 3") != std::string::npos);
+        CHECK(error.find("after update 3") != std::string::npos);
       } else {
         // Another rank noticed it first, and its end failed the collective in which this one waits.
         INFO(scenario << ", " << name << ", exit status " << WEXITSTATUS(one.status));

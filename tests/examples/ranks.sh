@@ -7,7 +7,7 @@ if [ $# -ne 1 ] || [ ! -x "$1" ]; then
   exit 1
 fi
 char_gpt=$(realpath "$1")
-updates=56 # the first checkpoint is behind update 50
+updates=56 # the first checkpoint is after update 50
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
 folder=$(mktemp -d)

@@ -159,7 +159,7 @@ TEST_CASE("a run that hangs says so, and then ends with the stacks of all thread
   ended const one = run_scenario("hangs", directory);
   CHECK(one.code == keel::exit_code::no_progress);
   CHECK(one.seconds < 12.0);
-  CHECK(has(one.said, "(keel::timeout::soft is 1 s): the run is in the forward pass behind update 4."));
+  CHECK(has(one.said, "(keel::timeout::soft is 1 s): the run is in the forward pass after update 4."));
   CHECK(has(one.said, "[E27] nothing has ended for 3 s (keel::timeout::hard is 3 s)"));
   auto const stacks = read_file(directory / "no_progress.txt");
   CHECK(has(stacks, "pthread_cond_wait"));
@@ -190,7 +190,7 @@ TEST_CASE("the first update has a time of its own, and an evaluation is as slow 
   CHECK(run_scenario("evaluates long", evaluation).code == 0);
   ended const hangs = run_scenario("hangs in an evaluation", stuck);
   CHECK(hangs.code == keel::exit_code::no_progress);
-  CHECK(has(hangs.said, "the run is in an evaluation behind update 2"));
+  CHECK(has(hangs.said, "the run is in an evaluation after update 2"));
 }
 
 TEST_CASE("a save may take as long as longest_save says, in the middle of a run and at its end") {

@@ -37,7 +37,7 @@ auto on_all_ranks(World const& world, Make const& make) {
       // Rethrown below, after the waiting ranks have received the message.
       thrown = std::current_exception();
     }
-    if (thrown && message.empty()) message = "an exception without words";
+    if (thrown && message.empty()) message = "an exception that is not a std::exception";
     std::string failed;
     try {
       if (world.size() > 1) failed = exchange_failure_message(world, message);

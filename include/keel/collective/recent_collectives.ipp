@@ -41,7 +41,7 @@ KEEL_BODY std::string describe_current_collective(std::vector<recent_collective>
   recent_collective const& one = open == all.end() ? all.back() : *open;
   return std::string(open == all.end() ? "its last collective, which has ended, is " : "it is in collective ") +
          std::to_string(one.sequence) + ", " + one.operation + " of " + std::to_string(one.elements) +
-         " elements behind update " + std::to_string(one.update);
+         " elements after update " + std::to_string(one.update);
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -184,7 +184,7 @@ class replication final : public rank_requests {
       if (shards_) world_.abort(first_line(thrown));
       throw;
     } catch (...) {
-      if (shards_) world_.abort("an exception without words");
+      if (shards_) world_.abort("an exception that is not a std::exception");
       throw;
     }
   }

@@ -56,7 +56,7 @@ enum number : std::int64_t {
 static_assert(count + 2 == packed_agreement::count);
 }  // namespace packed_field
 
-inline constexpr char const* unknown_exception_message = "an exception without words";
+inline constexpr char const* unknown_exception_message = "an exception that is not a std::exception";
 /// Returns the first line of the exception's message; never empty.
 inline std::string peer_message(std::exception const& thrown) {
   std::string const message = first_line(thrown);

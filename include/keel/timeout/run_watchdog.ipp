@@ -116,7 +116,7 @@ KEEL_BODY void run_watchdog::poll_heartbeats() {
                   std::to_string(limits_.heartbeat_limit) + " s (keel::timeout::heartbeat): " +
                   (found ? "it is gone or hanging as a whole, or cut off"
                          : "rank 0, which serves it where no launcher does, is gone or hanging, or the network is") +
-                  ". This rank was in " + place() + " behind update " + std::to_string(updates_.load()) +
+                  ". This rank was in " + place() + " after update " + std::to_string(updates_.load()) +
                   describe_last_collective() + ". Its process ends; start all of them again from the newest checkpoint.");
 }
 
@@ -128,7 +128,7 @@ KEEL_BODY void run_watchdog::check_limits() {
       end_process(128 + signal, "[E27] signal " + std::to_string(signal) + " asked for a stop " +
                                     std::to_string(limits_.force_exit) +
                                     " s ago (keel::timeout::force_exit), and the run is still in " + place() +
-                                    " behind update " + std::to_string(updates_.load()) + ". What it had saved stays.");
+                                    " after update " + std::to_string(updates_.load()) + ". Its checkpoints remain valid.");
   } else {
     signalled_at_.reset();
   }
@@ -185,7 +185,7 @@ KEEL_BODY std::string run_watchdog::sentence(std::int64_t still, char const* lim
   std::string const who =
       target_.ranks > 1 ? "rank " + std::to_string(target_.rank) + " of " + std::to_string(target_.ranks) + ": " : "";
   return "[E27] " + who + "nothing has ended for " + std::to_string(still / 1000) + " s (keel::timeout::" + limit + " is " +
-         std::to_string(seconds) + " s): the run is in " + place() + " behind update " + std::to_string(updates_.load()) +
+         std::to_string(seconds) + " s): the run is in " + place() + " after update " + std::to_string(updates_.load()) +
          describe_last_collective() + "." + (target_.directory.empty() ? "" : " Its stack is in no_progress.txt.");
 }
 
