@@ -78,9 +78,9 @@ class transport {
   /// Publishes `why` for the other ranks without closing connections. May be called from another thread, when the training thread hangs and
   /// the process is about to exit.
   virtual void post_abort_message(std::string const& /*why*/) noexcept {}
-  /// Publishes this rank's heartbeat and returns those of all ranks, in their order; may be called from another thread. -1: none published
-  /// yet; heartbeat_not_polled: enough others poll that rank. Empty if the transport has no heartbeats; nullopt if the store does not
-  /// answer within a second. Does not throw errors of other ranks.
+  /// Publishes this rank's heartbeat and returns those of all ranks, in their order; may be called from another thread. An entry is -1 if
+  /// that rank has not published a heartbeat yet, and heartbeat_not_polled if this rank leaves polling it to others. Empty if the transport
+  /// has no heartbeats; nullopt if the store does not answer within a second. Does not throw errors of other ranks.
   static constexpr std::int64_t heartbeat_not_polled = -3;
   virtual std::optional<std::vector<std::int64_t>> exchange_heartbeats(std::int64_t /*mine*/) {
     return std::vector<std::int64_t>();

@@ -105,7 +105,7 @@ class typed_micro_batch final : public any_micro_batch {
   bool write([[maybe_unused]] nlohmann::json& values, [[maybe_unused]] tensor_map& tensors,
              [[maybe_unused]] std::string const& prefix) override {
     if constexpr (IsKept && writable_batch<batch_type>) {
-      // A tensor's handle is not a copy of what it holds.
+      // This copy is cheap: it copies tensor handles, and shares their data.
       batch_type copy = batch_;
       state_writer archive(values, tensors, prefix);
       fields_of_batch(archive, "batch", copy);

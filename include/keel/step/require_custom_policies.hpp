@@ -19,7 +19,8 @@ constexpr bool has_state_outside_clip(slot_list<Slots...>) {
   return ((!std::is_same_v<Slots, slot::clip> && stateful<policy_of<Recipe, Slots>>) || ...);
 }
 
-/// Member names that suggest a decision. If a policy has one of them, in any form, the name is ambiguous in with_names.
+/// Names of members that a user might expect keel to call. with_names<Policy> inherits from both the policy and this struct. So looking up
+/// a name is ambiguous, and a requires-expression with it false, exactly if the policy declares it too.
 struct reserved_names {
   int decide, apply, update, is_due, should_stop, should_save, evaluate, factor, clip, action, judge, handle, on_nonfinite,
       should_skip, should_rollback;

@@ -61,7 +61,7 @@ inline constexpr config config_of<detail::recipe_with_batch<Recipe, Batch, Weigh
 
 namespace keel::inline KEEL_MODE {
 
-/// Does not compile if the types of model and optimizer break a rule that the recipe alone keeps.
+/// Compile error if the types of model and optimizer break a rule that the recipe alone satisfies.
 template <class Recipe, class Model, class Optimizer>
 constexpr void require_types_fit() {
   if constexpr (!std::same_as<Recipe, detail::rejected_recipe>) {
@@ -70,8 +70,8 @@ constexpr void require_types_fit() {
   }
 }
 
-/// Does not compile if the batch's type, and whether its loss comes with a weight, break a rule that the recipe alone keeps.
-/// keel::accept may name a rule that this call does not break, because another call may.
+/// Compile error if the batch's type, or a loss with a weight, breaks a rule that the recipe alone satisfies. keel::accept may name a rule
+/// that this call does not break, because another call may.
 template <class Recipe, class Batch, bool Weighted>
 constexpr void require_batch_fits() {
   [[maybe_unused]] detail::verdict_of<detail::recipe_with_batch<Recipe, Batch, Weighted>, detail::with_batches_of<Recipe>> said;

@@ -7,8 +7,8 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Throws error (E23) if the model is in evaluation mode and has layers that depend on the mode. Accepts a model of which any submodule
-/// trains: the mix is deliberate.
+/// Throws error (E23) if the model is in evaluation mode and has layers that depend on the mode. Accepts a model with at least one
+/// submodule in training mode, because the mix is assumed to be deliberate.
 void require_training_mode(torch::nn::Module const& model);
 
 }  // namespace keel::detail::inline KEEL_MODE

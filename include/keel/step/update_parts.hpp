@@ -92,7 +92,7 @@ struct update_parts {
   recipe_numbers numbers;
   torch::nn::Module& model;
   torch::optim::Optimizer& optimizer;
-  update_engine* engine;  ///< the optimizer, if it is one
+  update_engine* engine;  ///< the optimizer, if it is an update_engine; otherwise null
   step_environment const& environment;
   step_observer* observer;
   parameter_list parameters;

@@ -72,7 +72,8 @@ class update_pass {
   /// Discards the update, after an exception or on request, and restores the buffers and the user state that its forward passes
   /// modified. Restores nothing once begin_update() was called.
   void drop();
-  /// The hooks of the previous, deferred update run while this one is open and may modify parameters; these two calls bracket them.
+  /// A deferred update's hooks run while the next update is open, and may modify parameters. before_deferred_hooks() checks that nothing
+  /// has changed so far; after_deferred_hooks() accepts the changes of the hooks.
   void before_deferred_hooks() const { watch_.require_unchanged(); }
   void after_deferred_hooks() { watch_.capture_parameters(); }
   /// Call just before parameters change: from here on nothing can be restored.

@@ -42,8 +42,9 @@ class update_replay {
   void rewind() { next_ = 0; }
 
   /// Calls `attempt()`. After an out-of-memory on any rank, calls `take_rung(message)`, which restores the state from before the update,
-  /// and retries. Returns the outcome if take_rung returns one, otherwise nullopt. `complete`: the last micro-batch is included; then the
-  /// call is collective. Before that, several ranks postpone the retry to the end of the update. Rethrows any other exception of `attempt`.
+  /// and retries. Returns the outcome if take_rung returns one, otherwise nullopt. `complete`: the last micro-batch is included. Only then
+  /// is the call collective: with several ranks, a retry is postponed until the end of the update. Rethrows any other exception of
+  /// `attempt`.
   std::optional<step_outcome> retry_on_out_of_memory(
       replication& ranks, bool complete, c10::function_ref<void()> attempt,
       c10::function_ref<std::optional<step_outcome>(std::string const& message)> take_rung);

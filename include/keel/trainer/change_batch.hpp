@@ -65,8 +65,9 @@ struct keep_rows {
   }
 };
 
-/// Returns a copy of the batch without its non-finite rows; nullopt if all rows are finite, or none is. Calls `drop(dropped, rows)` first.
-/// Throws error (E12) if no tensor of the batch has its rows as the first dimension.
+/// Returns a copy of the batch without its non-finite rows. Returns nullopt if the batch should be used as it is: all rows are finite, or
+/// none is, which leaves nothing to keep. Before changing the copy, calls `drop` with the number of rows removed and the total. Throws
+/// error (E12) if no tensor of the batch has its rows as the first dimension.
 template <class Batch>
 std::optional<Batch> drop_nonfinite_rows(Batch const& batch, c10::function_ref<void(std::int64_t, std::int64_t)> drop) {
   if constexpr (!countable_batch<Batch>) {

@@ -182,7 +182,8 @@ class checkpoint_manager {
   bool is_due_by_count(std::int64_t updates, bool updated) const;
 
   bool may_drop_an_update() const { return saves_ && (recipe_.checkpoint.on_exception || recipe_.accumulate.count > 1); }
-  /// Takes a snapshot of the current state. `age`: attempts at which the parameters were reached, if not now.
+  /// Takes a snapshot of the current state. `age`: the attempt number at which the parameters were reached; nullopt means the current
+  /// attempt.
   snapshot live(std::optional<std::int64_t> age = {});
   /// Describes the current state for the record; of a sharded optimizer, the shards of this rank.
   nlohmann::ordered_json describe_live_state();

@@ -19,8 +19,8 @@ class deferred_parts {
     std::string source;  ///< name of the checkpoint in error messages
   };
 
-  /// Moves the state of late parts that do not exist yet out of `content` and keeps it for them. For parts in `present` that `content`
-  /// lacks, inserts the state that they were created with.
+  /// Moves the state of parts that the program has not created yet out of `content`, and holds it until they are created. For each part in
+  /// `present` that `content` lacks, inserts the part's initial state.
   void match(snapshot& content, std::vector<trained_optimizer> const& present, std::string const& source);
 
   bool is_any_waiting() const { return !waiting_.empty(); }
@@ -33,11 +33,11 @@ class deferred_parts {
   /// initial state; empty if no part rolls back.
   void made(std::string const& name, snapshot beginning);
 
-  /// Adds the names of the late parts and the waiting states to a checkpoint.
+  /// Adds the names of the parts created during the run, and the waiting states, to a checkpoint.
   void write(snapshot& content) const;
 
  private:
-  std::set<std::string> names_;  ///< late parts of this run so far
+  std::set<std::string> names_;  ///< parts created during the run so far
   std::map<std::string, waiting_part> waiting_;
   std::map<std::string, snapshot> initial_snapshots_;
 };

@@ -92,9 +92,10 @@ class epoch_walker {
   void open(Begin const& begin) {
     epoch_.reset();
     std::int64_t const consumed = cursor_.position;
-    // A loader draws its order in begin(). In a resumed epoch it must draw the same order again; then the present random state is restored.
+    // A loader draws its order in begin(). To redraw it in a resumed epoch, begin() runs with the random state saved at the epoch's
+    // beginning; afterwards the current random state (`now`) is restored.
     bool const is_resumed_epoch = cursor_.in_epoch;
-    // A positioned source starts at the cursor, with the present random state.
+    // A positioned source starts at the cursor, with the current random state.
     bool const begins_there = positioned_function<Source> && consumed > 0;
     bool const begins_again = is_resumed_epoch && !begins_there;
     auto const now = random_snapshot::take(device_);
@@ -106,7 +107,7 @@ class epoch_walker {
     begin(consumed);
     epoch_.emplace(source_, cursor_.epoch, consumed);
     if (consumed > 0 && !begins_there) {
-      // A loader fetches the next batch in operator++, so the last increment uses the restored random state.
+      // A loader fetches the next batch in operator++, so the last increment runs after the current random state is restored.
       if (epoch_->skip(consumed - 1) < consumed - 1 || !epoch_->has_batch()) {
         throw data_error("E06", "the data of epoch " + std::to_string(cursor_.epoch) + " ends before batch " +
                                     std::to_string(consumed) +

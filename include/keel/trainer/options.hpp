@@ -93,8 +93,8 @@ namespace keel::inline KEEL_MODE {
 /// Length of the run in updates of `accumulate` micro-batches each; 0: unknown. Throws error (E12) on overflow.
 std::int64_t length_of(trainer_options const& options, std::int64_t accumulate);
 
-/// The same, or run_facts::length_of_batches if the schedule needs the length and only options.epochs is set: then fit reads their
-/// number from the batches. Not with several ranks, whose numbers of batches may differ.
+/// Same as length_of(). With a single rank, returns run_facts::length_of_batches if the schedule needs a length and only options.epochs is
+/// set; fit() then counts the batches. With several ranks it does not, because their batch counts may differ.
 std::int64_t length_at_construction(trainer_options const& options, config const& recipe, bool is_single_rank);
 
 /// Returns the part of the console notice of a resume that describes which parameters the checkpoint replaced.

@@ -64,8 +64,8 @@ constexpr std::int64_t rollback_distance(config const& recipe) {
   throw nonfinite_error("E08", sentence, request.last);
 }
 
-/// Finds the newest valid scheduled checkpoint with an age of at most `attempts` updates, preferably older than `before`. Reports damaged
-/// ones to `on_damaged` and skips them. Returns nullopt if all are too young.
+/// Returns the newest valid scheduled checkpoint whose parameters were reached at or before attempt number `attempts`. Prefers one saved
+/// before update `before`. Passes damaged checkpoints to `on_damaged` and skips them. Returns nullopt if every checkpoint is too recent.
 template <class Store, class OnDamaged>
 std::optional<std::pair<checkpoint_id, snapshot>> find_checkpoint_before(Store& store, std::int64_t attempts,
                                                                          std::optional<std::int64_t> before,

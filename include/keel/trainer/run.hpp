@@ -116,9 +116,9 @@ class run {
   /// `for (std::int64_t i : run.iterations(1000))`. Throws error (E12) if neither is given.
   auto iterations(std::int64_t until = 0) { return counted_loop(*this, until > 0 ? until : options_.updates); }
 
-  /// Ends the run: saves what is not saved yet, closes the record and returns how the run ended. Discards partial accumulations: their
-  /// batches are replayed after a resume, unless flush() applied them. If other parts made updates meanwhile, no checkpoint is written
-  /// here, and the last one counts. Throws what a save throws.
+  /// Ends the run: saves what is not saved yet, closes the record and returns how the run ended. Discards a part's partial accumulation,
+  /// unless flush() applied it; after a resume its batches are trained on again. If other parts were updated while that accumulation was
+  /// open, no final checkpoint is written, and a resume continues from the last one. Throws what a save throws.
   outcome finish() { return loop_.finish(); }
   /// Ends the loop at the next boundary, and prevents later loops. May be called from a hook or from another thread.
   void request_stop() { loop_.request_stop(); }

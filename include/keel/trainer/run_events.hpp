@@ -15,13 +15,13 @@
 //       epoch_end
 //     run_end                                       with the outcome
 //
-// The result of an update that is decided on a device is read one update later. Its update_end has `late` set, precedes the completion
-// of the next gradients, and may follow the end of its epoch. Until then other events count it as applied.
-// out_of_memory is raised if memory ran out, at the latest before the optimizer step. The update then restarts with micro-batch 0, and
-// gradients_ready may be raised again. If a rung is taken because the allocator is slow, out_of_memory precedes update_begin.
-// rung_released precedes the update_end of the update that completed the required period with enough memory.
-// An update may span two epochs. Hooks of one event run in the order in which they were added. An exception from a hook ends the run like
-// one from the loss.
+// The result of an update that is decided on a device is read one update later. Its update_end has `late` set and is raised during the next
+// update, before that update's gradients_ready, so it may follow its epoch's epoch_end. Until it is raised, other events count the update
+// as applied. out_of_memory is raised if memory ran out, at the latest before the optimizer step. The update then restarts with micro-batch
+// 0, and gradients_ready may be raised again. If a rung is taken because the allocator is slow, out_of_memory precedes update_begin.
+// rung_released precedes the update_end of the update after which memory has sufficed for the required number of updates. An update may
+// span two epochs. Hooks of one event run in the order in which they were added. An exception from a hook ends the run like one from the
+// loss.
 #pragma once
 
 #include <boost/hana/tuple.hpp>

@@ -61,7 +61,8 @@ class run_log {
   void begin(config const& recipe);
   /// Writes recipe.json, which load_config reads, and passes the recipe to the sinks.
   void write_recipe(config const& recipe);
-  /// Records that an exception left the program's own loop. `message`: that of the call of the run that threw it, or empty.
+  /// Records that an exception left the program's own loop. `message`: the error message if a call of the run threw it; empty if the
+  /// program's own code did.
   void record_exception_exit(std::int64_t update, std::string const& message) noexcept;
   /// Records that the loop ends inside an update, whose `micro_batches` micro-batches are left out.
   void partial_update(std::int64_t update, std::int64_t micro_batches);
@@ -85,7 +86,7 @@ class run_log {
   void part_skipped(std::int64_t update, std::string const& part, result::skipped const& why);
 
   /// Records facts about a micro-batch: the fraction of its ids that is padding and the fraction of its labels that is ignored, if known.
-  /// `checksum`: of the data that was read of it, or 0.
+  /// `checksum`: checksum of the micro-batch's data that was read, or 0 if none was.
   void batch(bool begins_update, std::optional<double> const& padding, std::optional<double> const& ignored_labels,
              std::uint64_t checksum);
   void found(std::int64_t update, batch_finding const& finding);

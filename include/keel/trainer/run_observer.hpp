@@ -69,7 +69,8 @@ class run_observer {
   /// Peak of the device, in operations per second; 0: unknown.
   double peak() const { return peak_; }
 
-  /// The layer metrics that update number `next` records. `has_place`: something other than a sink receives them. None without receivers.
+  /// Returns which layer metrics update number `next` records; layer_detail::none if nothing would receive them. `has_place`: something
+  /// other than a sink receives them.
   layer_detail layers_due(bool has_place, std::int64_t next) const;
 
   /// Records the trace of a non-finite update. If the recipe keeps incidents, also writes the files from which it can be replayed.

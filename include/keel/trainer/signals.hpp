@@ -7,9 +7,9 @@
 //       if (run.should_stop(signals)) break;
 //     }
 //     run.finish(signals.received());
-// A launcher often forwards a signal that the scheduler has already sent to all processes, so repetitions within
-// `repeats_within` seconds are ignored. A later repetition has the effect that the signal has without keel. The program's own
-// handler for SIGUSR2, if it has one, is kept.
+// A repetition within `repeats_within` seconds is ignored, because launchers often forward a signal that the scheduler already sent to
+// every process. A later repetition has the effect that the signal has without keel. The program's own handler for SIGUSR2, if it has one,
+// is kept.
 #pragma once
 
 #include <time.h>

@@ -199,9 +199,9 @@ class trainer {
   }
   /// Ends an epoch: call it after each pass over the data. Evaluates and saves if the recipe does so by epochs. Collective.
   void end_epoch() { loop_.end_epoch(); }
-  /// Ends the run as fit does: saves unsaved progress, closes the record and returns how the run ended. The outcome is stopped (by `signal`
-  /// or request_stop()), given up if the last update was, or finished. Discards a partial accumulation and logs that, unless flush()
-  /// applied it. Collective. Throws what a save throws.
+  /// Ends the run as fit does: saves unsaved progress, closes the record and returns how the run ended. The outcome is stopped if `signal`
+  /// is nonzero or request_stop() was called, gave_up if a policy gave up in the last update, and finished otherwise. Discards a partial
+  /// accumulation and logs that, unless flush() applied it. Collective. Throws what a save throws.
   outcome finish(int signal = 0) { return loop_.finish(signal); }
   /// The position in the data at which a loop continues after resume().
   data_cursor const& cursor() const { return loop_.cursor(); }
