@@ -68,8 +68,8 @@ enum class snapshot_use : unsigned char { resume, roll_back, replay, put_back };
 /// Manages the checkpoints of a run. Members without a comment are documented at the members of keel::trainer with the same names.
 class checkpoint_manager {
  public:
-  /// All arguments must outlive this. `directory`: null if the options name none. Collective: every rank has a manager, and all make the
-  /// same calls. Throws error (S05) for an optimizer that cannot be saved.
+  /// All arguments must outlive this object. `directory`: null if the options name none. Collective: every rank has a manager, and all make
+  /// the same calls. Throws error (S05) for an optimizer that cannot be saved.
   checkpoint_manager(config const& recipe, trainer_options const& options, environment const& machine, run_directory* directory,
                      trained_models& models, run_progress& progress, run_log& log, hooks& listeners,
                      checkpoint_collectives ranks = {});
@@ -187,13 +187,14 @@ class checkpoint_manager {
   snapshot live(std::optional<std::int64_t> age = {});
   /// Describes the current state for the record; of a sharded optimizer, the shards of this rank.
   nlohmann::ordered_json describe_live_state();
-  /// Saves if the cadence, a request or a new best requires it. Collective. Reasons: a `scheduled` save is due by the cadence. A save by
-  /// the `program` is retained like one and replaces none. `requested`: by a person or a signal, for a new best that is saved
-  /// immediately, to measure the first save under young_daly, at the end of a run, or on an exception.
+  /// Saves if the cadence, a request or a new best requires it. Collective.
   void save_if_due(bool updated, bool asked);
 
   void record_saved_units();
 
+  /// `scheduled`: the cadence of the checkpoint policy is due. `program`: the program called save(); the checkpoint is retained like a
+  /// scheduled one, in addition to it. `requested`: any other save: by a person or a signal, for a new best that is saved immediately, to
+  /// measure the first save under young_daly, at the end of a run, or on an exception.
   enum class save_reason : unsigned char { scheduled, program, requested };
   retention retention_for(save_reason reason) const;
   /// Saves a checkpoint of several ranks. Collective. `at_once`: returns when it is durable, and throws on failure. If all ranks can write

@@ -140,7 +140,7 @@ void dry_run_updates(Step& step, Batches& batches, LossOf& loss_of, Take&& take)
   } catch (nonfinite_error const&) {
     // The recipe would end the run here, which is the answer to the question.
   } catch (diverged_error const&) {
-    // As above: the recipe would end the run here.
+    // Here, too, the recipe would end the run.
   }
 }
 
@@ -160,7 +160,7 @@ class dry_run {
   static constexpr bool is_strict = step_type::configured.determinism.kind == determinism::kind::strict;
 
  public:
-  /// `step` and `registered` must outlive this. `length`: of the run, in updates. Throws error (E12) inside an update.
+  /// `step` and `registered` must outlive this object. `length`: the length of the run in updates. Throws error (E12) inside an update.
   dry_run(step_engine& step, registered_states& registered, std::int64_t length, dry_run_of of = dry_run_of::all_ranks)
       : step_(step), registered_(registered), length_(length), caller_(of) {
     step_.settle();

@@ -79,7 +79,7 @@ inline void require_batches(data_cursor const& cursor) {
                    "epoch " + std::to_string(cursor.epoch) + " has no batches. Look at the data's path and at its filters.");
 }
 
-/// Iterates from the cursor, which the run advances. Source and cursor must outlive this.
+/// Iterates from the cursor, which the run advances. Source and cursor must outlive this object.
 template <class Source>
 class epoch_walker {
  public:

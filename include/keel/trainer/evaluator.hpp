@@ -68,7 +68,7 @@ class evaluator {
       });
     }
   }
-  /// Sets the program state that evaluations restore; it must outlive this.
+  /// Sets the program state that evaluations restore; it must outlive this object.
   void restore(program_state& state) { program_ = &state; }
 
   /// Evaluates on all batches, independently of the recipe's evaluations. Collective for a recipe of several ranks.
@@ -77,7 +77,7 @@ class evaluator {
     return evaluate(
         "", [&](std::int64_t most, evaluation_memory const& memory) { return measure(batches, loss_of, most, memory); });
   }
-  /// The same; returns an evaluation_result if `loss_of` returns batch_metrics, else the mean loss.
+  /// Same as the overload above; returns an evaluation_result if `loss_of` returns batch_metrics, else the mean loss.
   template <class Batches, class LossOf>
   auto evaluate_once(Batches& batches, LossOf& loss_of) {
     evaluation_result const found = evaluate(batches, loss_of);
@@ -109,7 +109,7 @@ class evaluator {
   double slowest() const { return slowest_; }
 
  private:
-  /// Evaluates the first `most` batches; 0: all.
+  /// Evaluates the first `most` batches, or all if it is 0.
   using measurement = std::function<evaluation_result(std::int64_t most, evaluation_memory const& memory)>;
   struct named_evaluation {
     std::string name;

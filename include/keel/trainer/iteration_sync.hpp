@@ -31,7 +31,7 @@ class iteration_sync final : public rank_requests {
   /// rank has failed or exited, E26 if one makes a different call; the message names both calls.
   int begin(bool has_batch, pending_requests const& local);
   /// Collective, at the end of the run: verifies that all ranks end it here. The arguments describe this rank's position in an E26 message.
-  /// Throws as begin().
+  /// Throws the same as begin().
   void end(std::int64_t iterations, bool is_inside_iteration, bool is_in_update);
 
   /// Aborts the world and writes this rank's record, with the message of threw() if there is one, else with `message`.

@@ -62,8 +62,7 @@ struct trainer_options {
   /// Updates per line of metrics.jsonl and per point in a sink, which contains their means, sums and extremes.
   std::int64_t record_every = 1;
   /// Updates between layer statistics, for layers.jsonl and sinks: norms of gradients, parameters and updates, and activations of
-  /// keel::unit.
-  /// Samples 4,096 values of a large tensor. 0: never.
+  /// keel::unit. Samples 4,096 values of a large tensor. 0: never.
   std::int64_t layers_every = 100;
   /// Updates between histograms of gradients, weights and activations, for sinks; each also computes the layer statistics. 0: never.
   std::int64_t histograms_every = 0;

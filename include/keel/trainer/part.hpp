@@ -42,15 +42,15 @@ class part final : public detail::run_part, private step_observer, private detai
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer)
       : part(of, std::move(name), model, optimizer, nullptr, without_numbers()) {}
-  /// The same for a part that trains after another one.
+  /// Constructs a part that trains after another one.
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer, after follows)
       : part(of, std::move(name), model, optimizer, &follows.part, without_numbers()) {}
-  /// For a recipe that leaves numbers open.
+  /// Constructs a part with a recipe that leaves numbers open.
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer, numbers const& all)
       : part(of, std::move(name), model, optimizer, nullptr, detail::recipe_numbers(config_of<recipe_type>, all)) {}
-  /// The same for a recipe that leaves numbers open, after another part.
+  /// Constructs a part that trains after another one, with a recipe that leaves numbers open.
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer, after follows, numbers const& all)
       : part(of, std::move(name), model, optimizer, &follows.part, detail::recipe_numbers(config_of<recipe_type>, all)) {}
@@ -62,7 +62,7 @@ class part final : public detail::run_part, private step_observer, private detai
   step_outcome update(Batch const& batch, LossOf&& loss_of) {
     return taken([&] { return step_(batch, loss_of); });
   }
-  /// The same without a batch.
+  /// Trains on one micro-batch without a batch object, by calling `loss_of()`.
   template <class LossOf>
     requires std::invocable<std::remove_reference_t<LossOf>&>
   step_outcome update(LossOf&& loss_of) {
@@ -91,7 +91,7 @@ class part final : public detail::run_part, private step_observer, private detai
     models_.require_unowned(*this, which);
     run_part::unfreeze(which, rate > 0.0 ? rate : step_.schedule().highest(0));
   }
-  /// As trainer::change.
+  /// Same as trainer::change.
   void change(numbers const& some)
     requires(detail::leaves_numbers_open<recipe_type>)
   {

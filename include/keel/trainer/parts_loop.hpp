@@ -20,7 +20,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 class parts_loop final : public run_loop, private phase_listener {
  public:
-  /// Collective. All arguments must outlive this. Throws as run_loop.
+  /// Collective. All arguments must outlive this object. Throws as run_loop.
   parts_loop(config const& recipe, trained_models& parts, iteration_sync& ranks, phase_clock& phases, trainer_options& options,
              run_alarms const& alarms, environment const& machine);
 
@@ -33,7 +33,7 @@ class parts_loop final : public run_loop, private phase_listener {
     ~walk();
     /// Begins or continues the run.
     void begin();
-    /// Iterates over the batches of `epochs` epochs; 0: as many as the options require. `data` must outlive this.
+    /// Iterates over the batches of `epochs` epochs; 0: as many as the options require. `data` must outlive this object.
     void start(training_data& data, std::int64_t epochs);
     /// Iterates without batches until the run has completed `until` iterations.
     void start(std::int64_t until);
@@ -66,7 +66,7 @@ class parts_loop final : public run_loop, private phase_listener {
 
   // Parts.
 
-  /// As trained_models::add. Throws checkpoint_error if the part does not match the one in the checkpoint.
+  /// Same as trained_models::add. Throws checkpoint_error if the part does not match the one in the checkpoint.
   void add(run_part& one, run_part const* follows);
   /// Runs a call of a part's step. Meanwhile the gradients of other parts' open updates are set aside, because this backward pass may run
   /// through their models.

@@ -35,7 +35,7 @@ struct data_cursor {
 /// Advances a data cursor by whole updates: the micro-batches of a dropped update do not count as consumed.
 class update_cursor {
  public:
-  /// The cursor must outlive this.
+  /// The cursor must outlive this object.
   explicit update_cursor(data_cursor& cursor) : cursor_(cursor) {}
   void begin() {
     began_at_ = cursor_;

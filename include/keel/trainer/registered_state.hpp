@@ -70,8 +70,8 @@ namespace keel::inline KEEL_MODE {
 
 class registered_states final : public program_state {
  public:
-  /// Registers `state`, which lists its fields with `visit(archive)` and must outlive this. Throws error (E12) for a name that is taken,
-  /// empty or contains a dot; data_error (E05) for a tensor that cannot be saved.
+  /// Registers `state`, which lists its fields with `visit(archive)` and must outlive this object. Throws error (E12) for a name that is
+  /// taken, empty or contains a dot; data_error (E05) for a tensor that cannot be saved.
   template <saveable State>
   void add(std::string name, State& state, state_scope scope = state_scope::updates) {
     for (auto const& one : states_) {

@@ -143,7 +143,7 @@ class incident_replay {
   using restore_run = std::function<void()>;
 
  public:
-  /// Loads the incident. All arguments must outlive this. Throws error (E12) inside an update, and checkpoint_error.
+  /// Loads the incident. All arguments must outlive this object. Throws error (E12) inside an update, and checkpoint_error.
   template <class Checkpoints>
   incident_replay(step_engine& step, Checkpoints& checkpoints, data_cursor const& cursor, std::filesystem::path const& incident,
                   LossOf& loss_of)

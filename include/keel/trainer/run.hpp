@@ -91,7 +91,7 @@ class run {
   explicit run(World const& world, trainer_options options = {})
     requires(!detail::leaves_numbers_open<recipe_type>)
       : run(detail::recipe_numbers(config_of<recipe_type>), std::move(options), checked_run_world(world)) {}
-  /// The same for a recipe that leaves numbers open.
+  /// Same as the constructor above, for a recipe that leaves numbers open.
   template <std::same_as<world_of_ranks> World>
   run(World const& world, numbers const& all, trainer_options options = {})
     requires(detail::leaves_numbers_open<recipe_type>)
@@ -142,7 +142,7 @@ class run {
   void register_state(std::string name, State& state, state_scope scope = state_scope::updates) {
     loop_.checkpoints().register_state(std::move(name), state, scope);
   }
-  /// As trainer::migrate.
+  /// Same as trainer::migrate.
   void migrate(keel::migrate one) { loop_.checkpoints().migrate(std::move(one)); }
 
   // Checkpoints.
@@ -161,27 +161,27 @@ class run {
   }
   /// Saves at the next boundary of the run.
   void request_save() { loop_.checkpoints().request_save(); }
-  /// As trainer::wait_for_save.
+  /// Same as trainer::wait_for_save.
   void wait_for_save() { loop_.wait_for_save(); }
-  /// As trainer::best.
+  /// Same as trainer::best.
   std::optional<best_saved> best() { return loop_.checkpoints().best(); }
-  /// As trainer::load_best.
+  /// Same as trainer::load_best.
   best_saved load_best() { return loop_.checkpoints().load_best(); }
 
   // Evaluation.
 
-  /// As trainer::evaluate_on. The models of all parts are in evaluation mode during the evaluation.
+  /// Same as trainer::evaluate_on. The models of all parts are in evaluation mode during the evaluation.
   template <class Batches, class LossOf>
     requires(!std::convertible_to<Batches, std::string>)
   void evaluate_on(Batches batches, LossOf loss_of) {
     evaluate_on(std::string(), std::move(batches), std::move(loss_of));
   }
-  /// The same for an evaluation with a name.
+  /// Adds an evaluation with a name; otherwise the same as the overload above.
   template <class Batches, class LossOf>
   void evaluate_on(std::string name, Batches batches, LossOf loss_of) {
     loop_.evaluations().template add<recipe_type>(std::move(name), std::move(batches), std::move(loss_of));
   }
-  /// As trainer::evaluate.
+  /// Same as trainer::evaluate.
   template <class Batches, class LossOf>
   evaluation_result evaluate(Batches&& batches, LossOf&& loss_of) {
     return loop_.evaluations().evaluate(batches, loss_of);

@@ -18,9 +18,8 @@ namespace keel::inline KEEL_MODE {
 
 class run_directory {
  public:
-  /// Creates and locks the directory. Resolves a relative path against the current directory now. `files` must outlive this. Throws
-  /// file_error:
-  /// E01 if another run holds the lock, E02 if the directory cannot be written.
+  /// Creates and locks the directory. Resolves a relative path against the current directory now. `files` must outlive this object. Throws
+  /// file_error: E01 if another run holds the lock, E02 if the directory cannot be written.
   run_directory(std::filesystem::path const& root, file_system& files)
       : root_(std::filesystem::absolute(root)),
         files_(files),

@@ -117,7 +117,7 @@ class run_loop {
   /// Clears the requests that ended this loop, so that they do not end the next one.
   virtual void clear_stop_requests();
   /// Saves and records the end of the run as far as possible. Call from the handler of the exception that ends it. `all_know`: all ranks
-  /// throw it, so the peers are not aborted.
+  /// throw the exception, so the peers are not aborted.
   void fail(std::exception const& thrown, bool all_know = false);
 
   loop_parts of_;

@@ -33,8 +33,8 @@ namespace keel::detail::inline KEEL_MODE {
 
 class run_observer {
  public:
-  /// All arguments must outlive this; `directory` may be null. `alarms_write_incidents`: an alarm of the recipe writes incidents. Throws
-  /// error (E12) if the recipe writes profiles or incidents and there is no run directory.
+  /// All arguments must outlive this object; `directory` may be null. `alarms_write_incidents`: an alarm of the recipe writes incidents.
+  /// Throws error (E12) if the recipe writes profiles or incidents and there is no run directory.
   run_observer(config const& recipe, trained_models& models, phase_clock& phases, run_log& log, trainer_options const& options,
                run_directory* directory, bool alarms_write_incidents);
   run_observer(run_observer const&) = delete;

@@ -32,7 +32,7 @@ struct part_stats {
 
 class run_part {
  public:
-  /// The only model of its run, which has no name. `step` must outlive this.
+  /// The only model of its run, which has no name. `step` must outlive this object.
   explicit run_part(step_engine& step) : step_(&step) {}
   run_part(run_part const&) = delete;
   run_part& operator=(run_part const&) = delete;
@@ -60,7 +60,7 @@ class run_part {
 
  protected:
   explicit run_part(std::string name) : name_(std::move(name)) {}
-  /// `model_name`: name of the model in checkpoints. `step` must outlive this.
+  /// `model_name`: name of the model in checkpoints. `step` must outlive this object.
   void use(step_engine& step, std::string model_name) {
     step_ = &step;
     model_name_ = std::move(model_name);

@@ -98,7 +98,7 @@ class run_profiles final : private phase_listener {
   std::string why_;
   std::string trouble_;
   std::shared_ptr<open_profile> open_;  ///< null: no profile is open
-  /// Shared with the writer thread, which outlives this if it hangs.
+  /// Shared with the writer thread, which outlives this object if it hangs.
   std::shared_ptr<written_profiles> written_ = std::make_shared<written_profiles>();
   std::optional<sink_thread> writer_;
 };

@@ -30,7 +30,7 @@ class trained_models {
  public:
   /// Constructs an empty list; add() adds parts.
   trained_models() : joint_(std::make_shared<torch::nn::Module>("run")) {}
-  /// Constructs the list of one model. `step` must outlive this.
+  /// Constructs the list of one model. `step` must outlive this object.
   explicit trained_models(step_engine& step) : only_(std::in_place, step) { all_.push_back(&*only_); }
   trained_models(trained_models const&) = delete;
   trained_models& operator=(trained_models const&) = delete;

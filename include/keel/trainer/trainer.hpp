@@ -76,7 +76,7 @@ class trainer {
     requires(!has_open_numbers)
       : trainer(model, optimizer, detail::recipe_numbers(config_of<recipe>), std::move(options),
                 detail::checked_world<Recipe, step_type::accepts_world>(world)) {}
-  /// The same for a recipe that leaves numbers open.
+  /// Same as the constructor above, for a recipe that leaves numbers open.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
   trainer(Model& model, Optimizer& optimizer, World const& world, numbers const& all, trainer_options options = {})
     requires(has_open_numbers)
@@ -175,7 +175,7 @@ class trainer {
   step_outcome step(Batch const& batch, LossOf&& loss_of) {
     return loop_.step_in_own_loop([&] { return take(batch, loss_of); });
   }
-  /// The same without a batch: calls `loss_of()`.
+  /// Same as the overload above, but without a batch: calls `loss_of()`.
   template <class LossOf>
     requires std::invocable<std::remove_reference_t<LossOf>&>
   step_outcome step(LossOf&& loss_of) {
@@ -284,7 +284,7 @@ class trainer {
   void evaluate_on(Batches batches, LossOf loss_of) {
     evaluate_on(std::string(), std::move(batches), std::move(loss_of));
   }
-  /// The same for an evaluation with a name, which prefixes its values, as in "validation/loss". Replaces an earlier one of the same name.
+  /// Adds an evaluation with a name, which prefixes its values, as in "validation/loss". Replaces an earlier one of the same name.
   template <class Batches, class LossOf>
   void evaluate_on(std::string name, Batches batches, LossOf loss_of) {
     loop_.evaluations().template add<recipe>(std::move(name), std::move(batches), std::move(loss_of));
@@ -396,7 +396,7 @@ class trainer {
           return step_(batch, loss_of);
         });
   }
-  /// nullopt if all rows are finite, or none is.
+  /// Returns nullopt if the batch should be used as it is: all rows are finite, or none is.
   template <class Batch>
   std::optional<Batch> drop_nonfinite_rows(Batch const& batch) {
     std::optional<Batch> finite;

@@ -22,11 +22,11 @@ class training_data {
 
   /// False for a single-pass range.
   virtual bool is_repeatable() const = 0;
-  /// As keel::detail::epoch_length.
+  /// Same as keel::detail::epoch_length.
   virtual std::int64_t epoch_length(std::int64_t given, bool is_single_rank) = 0;
-  /// As keel::detail::adopt_source_order.
+  /// Same as keel::detail::adopt_source_order.
   virtual void adopt_data_order(bool is_single_rank, bool accept_another) = 0;
-  // As epoch_walker.
+  // Same as epoch_walker.
   virtual void open(c10::function_ref<void(std::int64_t position)> begin) = 0;
   virtual bool has_batch() = 0;
   virtual void next() = 0;
@@ -35,7 +35,7 @@ class training_data {
   virtual step_outcome train() = 0;
 };
 
-/// `Train` is called with each batch. All arguments must outlive this.
+/// `Train` is called with each batch. All arguments must outlive this object.
 template <class Source, class Train>
 class training_data_of final : public training_data {
  public:

@@ -11,7 +11,7 @@ namespace keel::inline KEEL_MODE {
 
 class update_timer {
  public:
-  /// `time` outlives this.
+  /// `time` must outlive this object.
   explicit update_timer(time_source const& time) : time_(time) {}
 
   struct reading {
