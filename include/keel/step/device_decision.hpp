@@ -29,7 +29,7 @@ struct update_limits {
   double loss;
   double gradient_norm;
   double clip;                                                 ///< larger norms are scaled to it
-  double squarable = std::numeric_limits<double>::infinity();  ///< max_squarable_norm() if the clip exceeds it
+  double squarable = std::numeric_limits<double>::infinity();  ///< max_squarable_norm() if clip exceeds it
 };
 
 /// The largest gradient norm whose square does not overflow: an infinite second moment in Adam would stop that parameter from ever being

@@ -66,7 +66,7 @@ class typed_step : public step_engine {
   static constexpr bool averages = configured.ema.decay > 0.0;
   /// True if the recipe is for several ranks.
   static constexpr bool replicates = shard::is_distributed(configured.shard);
-  /// True if a batch may be kept beyond its call.
+  /// True if a batch may be kept after the call that received it.
   static constexpr bool keeps_batches = configured.oom.kind == oom::kind::ladder ||
                                         configured.incident.kind != incident::kind::off ||
                                         config_of<recipe>.accumulate.count != 1;

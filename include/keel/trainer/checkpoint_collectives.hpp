@@ -57,8 +57,8 @@ class checkpoint_collectives {
   /// The failure message of one rank, with its number; empty if all ranks passed an empty `local`.
   std::string exchange_failure_message(std::string const& local) const;
 
-  /// Broadcasts the checkpoint that `find` returns on rank 0; false if it finds none. `source`: its path. Of a sharded optimizer in
-  /// `trained` each rank keeps only its own shards, so only rank 0 ever holds the full state.
+  /// Broadcasts the checkpoint that `find` returns on rank 0; false if it finds none. `source`: its path. For a sharded optimizer in
+  /// `trained`, each rank keeps only its shards, so only rank 0 ever holds the full state.
   bool share(std::function<bool(snapshot&, std::string&)> const& find, std::vector<trained_optimizer> const& trained,
              snapshot& content, std::string& source) const;
 

@@ -20,7 +20,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 class parts_loop final : public run_loop, private phase_listener {
  public:
-  /// Collective. All arguments must outlive this object. Throws as run_loop.
+  /// Collective. All arguments must outlive this object. Throws what the constructor of run_loop throws.
   parts_loop(config const& recipe, trained_models& parts, iteration_sync& ranks, phase_clock& phases, trainer_options& options,
              run_alarms const& alarms, environment const& machine);
 

@@ -34,8 +34,8 @@ inline char const* to_string(nonfinite::change change) {
 /// How a recipe answers a rollback request.
 struct rollback_plan {
   nonfinite::change change;
-  std::int64_t attempts;  ///< most rollbacks in one run
-  std::int64_t behind;    ///< largest age of the fault, in updates
+  std::int64_t attempts;  ///< maximum number of rollbacks in one run
+  std::int64_t behind;    ///< maximum age of the fault, in updates
 };
 
 constexpr rollback_plan plan_rollback(config const& recipe, bool spike) {

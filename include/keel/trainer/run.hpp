@@ -136,8 +136,8 @@ class run {
   void log(Raw const&...) {
     detail::reject_call<rule::Y01, Raw...>();
   }
-  /// As trainer::register_state, for targets, replay buffers, environments. A skipped update of any part restores it, unless `scope` is
-  /// state_scope::checkpoints.
+  /// Same as trainer::register_state, for targets, replay buffers, environments. A skipped update of any part restores it, unless `scope`
+  /// is state_scope::checkpoints.
   template <class State>
   void register_state(std::string name, State& state, state_scope scope = state_scope::updates) {
     loop_.checkpoints().register_state(std::move(name), state, scope);

@@ -109,7 +109,7 @@ class trainer {
     detail::reject_call_of<rule::U48, Recipe, recipe>();
   }
   trainer(trainer const&) = delete;
-  /// Rejected (U51) at the call; for a data member, where its class is moved.
+  /// Compile error (U51) where it is called. For a trainer that is a data member, this is where its class is moved.
   trainer(trainer&& other) noexcept
       : trainer(other.step_.model(), other.step_.optimizer(), other.step_.recipe_numbers(), trainer_options()) {
     detail::reject_call<rule::U51, Recipe>();

@@ -19,7 +19,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 class trainer_loop final : public run_loop, private step_observer, private manual_backward_host {
  public:
-  /// Collective over the step's world. All arguments must outlive this object. Throws as run_loop.
+  /// Collective over the step's world. All arguments must outlive this object. Throws what the constructor of run_loop throws.
   trainer_loop(step_engine& step, trained_models& models, trainer_options& options, run_alarms const& alarms,
                environment const& machine);
   ~trainer_loop() override = default;
