@@ -70,8 +70,8 @@ constexpr void require_types_fit() {
   }
 }
 
-/// Compile error if the batch's type, or a loss with a weight, breaks a rule that the recipe alone satisfies. keel::accept may name a rule
-/// that this call does not break, because another call may.
+/// Compile error if the batch's type, or whether its loss has a weight, breaks a rule that the recipe alone satisfies. keel::accept may
+/// name a rule that this call does not break, because another call may.
 template <class Recipe, class Batch, bool Weighted>
 constexpr void require_batch_fits() {
   [[maybe_unused]] detail::verdict_of<detail::recipe_with_batch<Recipe, Batch, Weighted>, detail::with_batches_of<Recipe>> said;

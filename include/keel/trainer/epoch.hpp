@@ -65,8 +65,8 @@ inline void adopt_data_order(data_cursor& cursor, std::string const& order, bool
                                       "directory, or options.accept_changed_recipe.");
   cursor.order = order;
 }
-/// Same as the overload above, with `batches.describe()` as the description; without it, and with a single rank, with the number of batches
-/// in memory. That number may differ between ranks, and may change between epochs.
+/// Calls adopt_data_order() with `batches.describe()`, or else, with a single rank, with the number of batches in memory. That number may
+/// differ between ranks, and may change between epochs.
 template <class Batches>
 void adopt_source_order(data_cursor& cursor, [[maybe_unused]] Batches& batches, bool is_single_rank, bool accept_another) {
   if constexpr (requires { std::string(batches.describe()); }) {
