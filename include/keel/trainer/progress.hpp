@@ -86,8 +86,8 @@ class update_cursor {
 /// State of the run's record that persists between updates.
 struct run_record {
   std::int64_t attempts = 0;  ///< updates, the skipped ones included
-  std::int64_t age = 0;       ///< attempt number at which the current parameters were reached; kept if a rollback saves them again
-  std::int64_t lines = 0;     ///< lines of metrics.jsonl, including marks of abandoned lines
+  std::int64_t age = 0;    ///< attempt number at which the current parameters were reached; kept if a rollback saves them again
+  std::int64_t lines = 0;  ///< lines of metrics.jsonl, including marks of abandoned lines
   std::int64_t tokens = 0;
   std::int64_t rungs = 0;             ///< rungs taken
   std::int64_t evaluated_epochs = 0;  ///< epochs at the last evaluation by epochs
