@@ -345,13 +345,13 @@ TEST_CASE("an incident whose numbers no run has is refused in words before anyth
                                       {"losses", {1.0}},
                                       {"gradients", "0"},
                                       {"origin", {{"rows", {0, 3}}}}}}};
-  CHECK(keel::detail::parse_incident(sound, "here").threads == 2);
+  CHECK(keel::detail::parse_incident(sound, "here", "").threads == 2);
   auto const refuses = [&](char const* pointer, nlohmann::json const& value) {
     nlohmann::json spoiled = sound;
     spoiled["incident"][nlohmann::json::json_pointer(pointer)] = value;
     CAPTURE(pointer, value.dump());
     try {
-      keel::detail::parse_incident(spoiled, "here");
+      keel::detail::parse_incident(spoiled, "here", "");
       FAIL("nothing was thrown");
     } catch (keel::checkpoint_error const& thrown) {
       CHECK(thrown.id() == "E05");

@@ -115,6 +115,9 @@ struct batch_traits<std::vector<Row>> {
 /// The batch of a step that takes no data, such as a physical system or an environment. Counts as one row.
 struct no_batch {
   friend constexpr bool operator==(no_batch, no_batch) = default;
+  /// Lists its fields, of which it has none: an incident keeps the random state alone.
+  template <class Archive>
+  void visit(Archive& /*archive*/) {}
 };
 }  // namespace keel::inline KEEL_MODE
 

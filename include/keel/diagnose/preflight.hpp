@@ -1,4 +1,5 @@
-// trainer::preflight checks a run for mistakes before it starts, in about a minute. The run's state is unchanged afterwards.
+// A preflight checks a trainer, or a part of a run, for mistakes before it starts, in about a minute. The run's state is unchanged
+// afterwards.
 //     run.evaluate_on("validation", held_out, loss_of);                        // to include the evaluation
 //     keel::preflight_result const found = run.preflight(batches, loss_of);
 //     std::fputs(found.table().c_str(), stdout);
@@ -95,18 +96,16 @@ class striking_loss {
 
 template <class Subject, class Batch, class LossOf>
 class preflight_program_of final : public preflight_program {
-  using recipe_type = typename Subject::recipe;
-  using environment = typename Subject::environment;
-  using step_type = typed_step<recipe_type, environment, trainer_entry>;
+  using step_type = typename Subject::step_type;
   static constexpr bool lists_tensors = writable_batch<Batch> && std::copy_constructible<Batch>;
 
  public:
   preflight_program_of(Subject const& subject, std::vector<Batch> batches, LossOf& loss_of)
       : subject_(subject),
-        recipe_(subject.step.recipe_value()),
+        recipe_(subject.observer.judged(subject.step.recipe_value())),
         batches_(std::move(batches)),
         loss_of_(loss_of),
-        buffers_(subject.step.model()),
+        buffers_(subject.loop.models().model()),
         random_(random_snapshot::take(subject.step.parameters().device)) {
     recipe_.run = subject.step.facts();
   }
@@ -118,9 +117,9 @@ class preflight_program_of final : public preflight_program {
   std::int64_t updates_of_run() const override { return subject_.length; }
   std::int64_t updates_so_far() const override { return subject_.step.updates(); }
   double highest_rate() const override { return subject_.step.schedule().highest(0); }
-  std::FILE* console() const override { return subject_.options.console; }
-  std::string run_directory() const override { return subject_.options.run_directory.string(); }
-  bool begins_with_weights() const override { return !subject_.options.weights_from.empty(); }
+  std::FILE* console() const override { return subject_.loop.options().console; }
+  std::string run_directory() const override { return subject_.loop.options().run_directory.string(); }
+  bool begins_with_weights() const override { return !subject_.loop.options().weights_from.empty(); }
 
   std::size_t batches() const override { return batches_.size(); }
   std::int64_t rows(std::size_t batch) const override { return batch_traits<Batch>::rows(batches_[batch]); }
@@ -138,18 +137,18 @@ class preflight_program_of final : public preflight_program {
 
   weighted_loss loss(tried_batch const& batch) override {
     random_snapshot const now = random_snapshot::take(parameters().device);
-    std::vector<field_copies> const registered = subject_.registered.capture_all();
+    std::vector<field_copies> const state = registered().capture_all();
     buffers_.take();
     struct at_end {
       preflight_program_of& of;
       random_snapshot const& now;
-      std::vector<field_copies> const& registered;
+      std::vector<field_copies> const& state;
       ~at_end() {
-        of.subject_.registered.restore_all(registered);
+        of.registered().restore_all(state);
         of.buffers_.restore();
         now.restore();
       }
-    } const ends{*this, now, registered};
+    } const ends{*this, now, state};
     // Same random numbers in each pass, so that results differ only because of the changed batch.
     random_.restore();
     autocast_scope const autocast(parameters().device,
@@ -162,30 +161,26 @@ class preflight_program_of final : public preflight_program {
 
   void aside(std::function<void()> const& run) override {
     deterministic_scope const deterministic(step_type::configured.determinism.kind == determinism::kind::strict);
-    mode_scope const modes(model());
-    saved_state const saved(model(), optimizer(), parameters(), subject_.registered);
+    saved_state const saved(subject_);
     run();
   }
 
   void with_step(std::function<void(tried_step&)> const& use) override {
     aside([&] {
-      auto& groups = optimizer().param_groups();
-      for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(subject_.step.schedule().highest(i));
+      set_base_rates(subject_.step);
       tried tries(*this);
       use(tries);
     });
   }
 
   lr_range_result range(lr_range_options const& options) override {
-    mode_scope const modes(model());
     // Not collective: a preflight's length depends on time, which differs between ranks.
-    return dry_run<recipe_type, environment>(subject_.step, subject_.registered, subject_.length, dry_run_of::this_rank)
-        .lr_range_test(batches_, loss_of_, options);
+    return dry_run<step_type>(subject_, dry_run_of::this_rank).lr_range_test(batches_, loss_of_, options);
   }
 
   std::vector<tried_evaluation> evaluations() override {
     std::vector<tried_evaluation> all;
-    subject_.evaluations.rehearse_each(
+    subject_.loop.evaluations().rehearse_each(
         [&](std::string const& name, std::function<void(std::int64_t)> const& run) { all.push_back({name, run}); });
     return all;
   }
@@ -196,8 +191,8 @@ class preflight_program_of final : public preflight_program {
       aside([&] {
         // Activations are measured with one row, for which a training-mode batch norm has no variance.
         if (normalises_over_a_batch(model())) model().eval();
-        peak = memory::estimate<recipe_type>(model(), batches_.front(), loss_of_, {.state_per_parameter = state_per_parameter},
-                                             recipe_)
+        peak = memory::estimate<typename step_type::recipe>(model(), batches_.front(), loss_of_,
+                                                            {.state_per_parameter = state_per_parameter}, recipe_)
                    .peak();
       });
       return peak;
@@ -207,16 +202,13 @@ class preflight_program_of final : public preflight_program {
   }
 
  private:
+  registered_states& registered() const { return subject_.loop.checkpoints().registered(); }
+
   /// Lives during one call of with_step.
   class tried final : public tried_step {
    public:
     explicit tried(preflight_program_of& program)
-        : program_(program),
-          loss_(program.loss_of_),
-          step_(program.model(), program.optimizer(), program.subject_.step.recipe_numbers(), program.subject_.length,
-                observer_, world_of_ranks()) {
-      step_.ladder().copy_position(program.subject_.step.ladder());
-      step_.restore_on_skip(program.subject_.registered);
+        : program_(program), loss_(program.loss_of_), trial_(program.subject_, world_of_ranks()) {
       for (auto& group : program.optimizer().param_groups()) rates_.push_back(group.options().get_lr());
     }
 
@@ -289,13 +281,13 @@ class preflight_program_of final : public preflight_program {
     }
     std::vector<state_part> parts() {
       return {state_part::of("step", step_), state_part::of("random", random_),
-              state_part::of("registered", program_.subject_.registered)};
+              state_part::of("registered", program_.registered())};
     }
 
     preflight_program_of& program_;
     striking_loss<Batch, LossOf> loss_;
-    dry_run_observer observer_;
-    step_type step_;
+    dry_run_step<step_type> trial_;
+    step_type& step_ = *trial_;
     std::vector<double> rates_;
     random_snapshot random_;
     std::string rung_;
@@ -319,7 +311,7 @@ class preflight_program_of final : public preflight_program {
   random_snapshot random_;
 };
 
-/// Called by trainer::preflight, which finds it by argument-dependent lookup.
+/// Called by dry_run_calls::preflight, which finds it by argument-dependent lookup.
 template <class Subject, class Batches, class LossOf>
 preflight_result preflight_of(Subject const& subject, Batches& batches, LossOf& loss_of, preflight_options const& options) {
   using batch = batch_of<Batches>;
@@ -328,9 +320,7 @@ preflight_result preflight_of(Subject const& subject, Batches& batches, LossOf& 
       "keel keeps some batches while it looks at them, and this type cannot be copied. Fix: a batch that can be copied.");
   static_assert(loss_function<LossOf, batch>,
                 "keel cannot take a loss from this function. Fix: it takes a batch and returns its mean loss.");
-  subject.step.settle();
-  if (!subject.step.at_boundary())
-    throw error("E12", "an update is open. Call preflight between updates, before fit or after it.");
+  subject.loop.require_no_open_update("a preflight");
   if (options.batches < 1 || options.updates < 1)
     throw error("E12", "a preflight takes at least one batch and one update. Leave the numbers out for 64 and 150.");
   std::vector<batch> taken;

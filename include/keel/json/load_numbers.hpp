@@ -9,7 +9,7 @@
 #include <keel/config/numbers.hpp>
 #include <keel/core/error.hpp>
 #include <keel/recipe/valid.hpp>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <utility>
 
 namespace keel::detail::inline KEEL_MODE {

@@ -16,7 +16,7 @@
 #include <keel/checkpoint/trained_optimizer.hpp>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/config/config.hpp>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -49,9 +49,7 @@ class checkpoint_collectives {
   /// Calls `find` on rank 0 and broadcasts its result. If it throws, rank 0 rethrows; the others throw nonfinite_error (N13) if it was one,
   /// else world_error (E25) with its message.
   nlohmann::json on_rank0(std::function<nlohmann::json()> const& find) const;
-  bool rank0_decides(std::function<bool()> const& find) const {
-    return on_rank0([&] { return nlohmann::json(find()); }).get<bool>();
-  }
+  bool rank0_decides(std::function<bool()> const& find) const;
   /// True if `local` is true on all ranks.
   bool all_ranks_agree(bool local) const;
   /// The failure message of one rank, with its number; empty if all ranks passed an empty `local`.

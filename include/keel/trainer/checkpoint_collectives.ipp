@@ -26,6 +26,7 @@
 #include <keel/shard/replicas.hpp>
 #include <keel/shard/shared_buffers.hpp>
 #include <keel/trainer/checkpoint_collectives.hpp>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
@@ -122,6 +123,10 @@ KEEL_BODY nlohmann::json checkpoint_collectives::on_rank0(std::function<nlohmann
     throw world_error("E25", "rank 0 threw: " + threw);
   }
   return found["found"];
+}
+
+KEEL_BODY bool checkpoint_collectives::rank0_decides(std::function<bool()> const& find) const {
+  return on_rank0([&] { return nlohmann::json(find()); }).get<bool>();
 }
 
 KEEL_BODY bool checkpoint_collectives::may_be_broken() const {

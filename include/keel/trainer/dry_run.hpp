@@ -1,9 +1,9 @@
-// Dry runs of a trainer, for use before a long run. They leave it exactly as it was: parameters, buffers, optimizer state, registered
-// state, random numbers, counters and files.
+// Dry runs of a trainer or of a part of a run, for use before a long run. They leave the run exactly as it was: parameters, buffers,
+// optimizer state, registered state, random numbers, counters and files.
 //     keel::lr_range_result range = run.lr_range_test(batches, loss_of);   which learning rates can this run use?
 //     keel::overfit_result fit = run.overfit_one_batch(batch, loss_of);    can it memorize one batch? If not, it is broken
-// Both train with the trainer's clipping, precision and loss scale, at other learning rates and with fresh optimizer state. An optimizer
-// that keeps state outside of state() must restore it itself; those of keel do.
+// Both train with the recipe's clipping, precision and loss scale, at other learning rates and with fresh optimizer state. An optimizer
+// that keeps state outside of state() must restore it itself; those of keel do. dry_run_calls.hpp has the calls.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -21,8 +21,10 @@
 #include <keel/core/buffers.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/loss.hpp>
+#include <keel/core/mode_scope.hpp>
 #include <keel/data/batch_source.hpp>
 #include <keel/determinism/seed.hpp>
+#include <keel/gradients/saved_gradients.hpp>
 #include <keel/libtorch/random.hpp>
 #include <keel/metrics/operation_count.hpp>
 #include <keel/optimizer/engine.hpp>
@@ -33,7 +35,9 @@
 #include <keel/step/program_state.hpp>
 #include <keel/step/step.hpp>
 #include <keel/trainer/registered_state.hpp>
+#include <keel/trainer/run_loop.hpp>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -51,27 +55,41 @@ struct overfit_result {
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// RAII: saves the state of a model, its optimizer, the program and the random generators, and restores it on destruction.
+/// Length of a run in updates, for its dry runs; 0: unknown.
+inline std::int64_t dry_run_length(step_engine const& step, run_loop const& loop) {
+  return step.facts().is_length_pending ? run_facts::length_of_batches : loop.length();
+}
+
+/// What a dry run or a replay works on. The references must outlive it.
+struct dry_run_subject {
+  step_engine& step;
+  run_loop& loop;
+  step_observer const& observer;                     ///< that of the step
+  std::string part = {};                             ///< name of the part; empty for a trainer
+  std::int64_t length = dry_run_length(step, loop);  ///< length of the run in updates; 0: unknown
+};
+
+/// RAII: saves the state of all models of a run, of one optimizer, of the program and of the random generators, and restores it on
+/// destruction.
 class saved_state {
  public:
-  saved_state(torch::nn::Module& model, torch::optim::Optimizer& optimizer, parameter_list const& parameters,
-              program_state& program)
-      : optimizer_(optimizer),
-        parameters_(parameters),
-        program_(program),
-        registered_(program.take()),
-        buffers_(model),
-        random_(random_snapshot::take(parameters.device)) {
+  explicit saved_state(dry_run_subject const& of)
+      : optimizer_(of.step.optimizer()),
+        program_(of.loop.checkpoints().registered()),
+        registered_(program_.take()),
+        modes_(of.loop.models().model()),
+        buffers_(of.loop.models().model()),
+        random_(random_snapshot::take(of.step.parameters().device)),
+        gradients_(of.loop.models().model().parameters()) {
     at::NoGradGuard no_grad;
     buffers_.take();
-    for (at::Tensor const& one : model.parameters()) live_.push_back(one.detach());
+    for (at::Tensor const& one : of.loop.models().model().parameters()) live_.push_back(one.detach());
     for (at::Tensor const& one : live_) copies_.push_back(one.clone());
-    for (at::Tensor const& one : parameters.tensors) gradients_.push_back(one.grad());
-    for (auto& group : optimizer.param_groups()) rates_.push_back(group.options().get_lr());
-    if (auto* const engine = dynamic_cast<update_engine*>(&optimizer)) engine_ = engine->take_aside();
+    for (auto& group : optimizer_.param_groups()) rates_.push_back(group.options().get_lr());
+    if (auto* const engine = dynamic_cast<update_engine*>(&optimizer_)) engine_ = engine->take_aside();
     // Move instead of copy: the dry run creates its own state.
-    state_ = std::move(optimizer.state());
-    optimizer.state() = {};
+    state_ = std::move(optimizer_.state());
+    optimizer_.state() = {};
   }
   saved_state(saved_state const&) = delete;
   saved_state& operator=(saved_state const&) = delete;
@@ -80,7 +98,6 @@ class saved_state {
     for (std::size_t i = 0; i < live_.size(); ++i) live_[i].copy_(copies_[i]);
     buffers_.restore();
     program_.restore(registered_);
-    for (std::size_t i = 0; i < gradients_.size(); ++i) parameters_.tensors[i].mutable_grad() = gradients_[i];
     optimizer_.state() = std::move(state_);
     if (engine_) engine_();
     for (std::size_t i = 0; i < rates_.size(); ++i) optimizer_.param_groups()[i].options().set_lr(rates_[i]);
@@ -89,14 +106,14 @@ class saved_state {
 
  private:
   torch::optim::Optimizer& optimizer_;
-  parameter_list const& parameters_;
   program_state& program_;
   std::vector<field_copies> registered_;
+  mode_scope modes_;
   buffer_snapshot buffers_;
   random_snapshot random_;
+  saved_gradients gradients_;
   std::vector<at::Tensor> live_;
   std::vector<at::Tensor> copies_;
-  std::vector<at::Tensor> gradients_;  ///< not copies: an update releases these tensors without modifying them
   std::vector<double> rates_;
   std::remove_cvref_t<decltype(std::declval<torch::optim::Optimizer&>().state())> state_;
   std::function<void()> engine_;
@@ -144,27 +161,56 @@ void dry_run_updates(Step& step, Batches& batches, LossOf& loss_of, Take&& take)
   }
 }
 
-/// Disables traces of incidents: a dry run only needs outcomes.
+/// Observes a step of a dry run. Disables traces of incidents, because a dry run only needs outcomes.
 class dry_run_observer final : public step_observer {
  public:
+  /// `of`: the observer of the step that is tried, which must outlive this one.
+  explicit dry_run_observer(step_observer const& of) : of_(of) {}
   bool traces_incidents() const override { return false; }
+  config judged(config const& value) const override { return of_.judged(value); }
+
+ private:
+  step_observer const& of_;
 };
 
 /// The ranks that take part in the dry run.
 enum class dry_run_of : bool { all_ranks, this_rank };
 
-/// Trains with a step that is configured like the trainer's, and restores everything afterwards. Use one object per call.
-template <class Recipe, class Environment>
+/// A step on the model and optimizer of another one, with its recipe and its rungs, for the duration of a dry run.
+template <class Step>
+class dry_run_step {
+ public:
+  dry_run_step(dry_run_subject const& of, world_of_ranks const& world)
+      : observer_(of.observer),
+        step_(of.step.model(), of.step.optimizer(), of.step.recipe_numbers(), of.length, observer_, world) {
+    step_.ladder().copy_position(of.step.ladder());
+    step_.restore_on_skip(of.loop.checkpoints().registered());
+    for (run_part* const other : of.loop.models().all()) {
+      if (&other->step().model() != &of.step.model()) step_.restore_on_skip(other->step().model());
+    }
+  }
+  Step& operator*() { return step_; }
+
+ private:
+  dry_run_observer observer_;
+  Step step_;
+};
+
+/// Sets the learning rates of the parameter groups to their base rates, which a schedule scales.
+inline void set_base_rates(step_engine& step) {
+  auto& groups = step.optimizer().param_groups();
+  for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(step.schedule().highest(i));
+}
+
+/// Trains with a step that is configured like the one of the run, and restores everything afterwards. Use one object per call.
+template <class Step>
 class dry_run {
-  using step_type = typed_step<Recipe, Environment, trainer_entry>;
-  static constexpr bool is_strict = step_type::configured.determinism.kind == determinism::kind::strict;
+  static constexpr bool is_strict = Step::configured.determinism.kind == determinism::kind::strict;
 
  public:
-  /// `step` and `registered` must outlive this object. `length`: the length of the run in updates. Throws error (E12) inside an update.
-  dry_run(step_engine& step, registered_states& registered, std::int64_t length, dry_run_of of = dry_run_of::all_ranks)
-      : step_(step), registered_(registered), length_(length), caller_(of) {
-    step_.settle();
-    if (!step_.at_boundary()) throw error("E12", "an update is open. Call a dry run between updates, before fit or after it.");
+  /// Throws error (E12) inside an update.
+  explicit dry_run(dry_run_subject const& of, dry_run_of caller = dry_run_of::all_ranks) : of_(of), caller_(caller) {
+    of_.loop.require_no_open_update("a dry run");
   }
 
   template <class Batches, class LossOf>
@@ -211,46 +257,35 @@ class dry_run {
       throw error("E12",
                   "the operations of a token were asked for, and the batch has no tokens or rows. Give it at least one.");
     deterministic_scope const deterministic(is_strict);
-    saved_state const saved(step_.model(), step_.optimizer(), step_.parameters(), registered_);
-    clear_gradients(step_.parameters().tensors);
-    auto gradients = keel::begin_update(step_.parameters().tensors, 1.0, at::Tensor());
+    saved_state const saved(of_);
+    step_engine& step = of_.step;
+    auto gradients = keel::begin_update(step.parameters().tensors, 1.0, at::Tensor());
     double const all = keel::count_operations([&] {
       weighted_loss loss;
       {
-        autocast_scope const autocast(step_.parameters().device,
-                                      step_.environment().autocast(step_type::configured.precision.kind));
+        autocast_scope const autocast(step.parameters().device, step.environment().autocast(Step::configured.precision.kind));
         // Disable recomputation: it must not count as work of the model.
         unit_scope const units(recompute_kind::none);
-        attention_scope const attention(step_.relief().attention);
+        attention_scope const attention(step.relief().attention);
         loss = as_weighted_loss(loss_of(batch), batch_traits<Batch>::rows(batch));
       }
       require_trainable(loss);
       gradients.add(loss.mean, loss.weight);
     });
-    clear_gradients(step_.parameters().tensors);
     return all / static_cast<double>(tokens);
   }
 
  private:
-  world_of_ranks world() const { return caller_ == dry_run_of::all_ranks ? step_.ranks().world() : world_of_ranks(); }
-
   template <class Train>
   void try_out(Train const& train) {
     deterministic_scope const deterministic(is_strict);
-    saved_state const saved(step_.model(), step_.optimizer(), step_.parameters(), registered_);
-    // The schedule has set the options to its current rates: restore the base rates.
-    auto& groups = step_.optimizer().param_groups();
-    for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(step_.schedule().highest(i));
-    dry_run_observer observer;
-    step_type trial_step(step_.model(), step_.optimizer(), step_.recipe_numbers(), length_, observer, world());
-    trial_step.ladder().copy_position(step_.ladder());
-    trial_step.restore_on_skip(registered_);
-    train(trial_step);
+    saved_state const saved(of_);
+    set_base_rates(of_.step);
+    dry_run_step<Step> trial(of_, caller_ == dry_run_of::all_ranks ? of_.step.ranks().world() : world_of_ranks());
+    train(*trial);
   }
 
-  step_engine& step_;
-  registered_states& registered_;
-  std::int64_t length_;
+  dry_run_subject of_;
   dry_run_of caller_;
 };
 

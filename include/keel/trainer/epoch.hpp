@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <keel/core/error.hpp>
 #include <keel/core/outcome.hpp>
+#include <keel/data/data_cursor.hpp>
 #include <keel/trainer/epoch_walker.hpp>
 #include <keel/trainer/options.hpp>
-#include <keel/trainer/progress.hpp>
 #include <optional>
 #include <range/v3/range/concepts.hpp>
 #include <range/v3/range/primitives.hpp>

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <keel/core/error.hpp>
 #include <keel/data/batch_source.hpp>
+#include <keel/data/data_cursor.hpp>
 #include <keel/libtorch/random.hpp>
-#include <keel/trainer/progress.hpp>
 #include <optional>
 #include <string>
 #include <type_traits>

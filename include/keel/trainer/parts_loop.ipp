@@ -8,6 +8,7 @@
 #include <cmath>
 #include <keel/core/error.hpp>
 #include <keel/core/out_of_memory.hpp>
+#include <keel/gradients/saved_gradients.hpp>
 #include <keel/metrics/metric.hpp>
 #include <keel/trainer/parts_loop.hpp>
 #include <limits>
@@ -313,34 +314,23 @@ KEEL_BODY void parts_loop::add(run_part& one, run_part const* follows) {
   observer_.begin();
 }
 
-/// RAII: moves the gradients of other parts' open updates out of their parameters, and restores them on destruction.
-class gradients_of_others {
- public:
-  gradients_of_others(trained_models const& models, run_part const& one) {
-    for (run_part const* const other : models.all()) {
-      if (other == &one || other->step().at_boundary()) continue;
-      for (at::Tensor const& parameter : other->parameters().tensors) {
-        kept_.emplace_back(parameter, parameter.grad());
-        parameter.mutable_grad() = at::Tensor();
-      }
-    }
+/// The parameters of the open updates of other parts.
+KEEL_BODY std::vector<at::Tensor> accumulating_parameters(trained_models const& models, run_part const& except) {
+  std::vector<at::Tensor> all;
+  for (run_part const* const other : models.all()) {
+    if (other == &except || other->step().at_boundary()) continue;
+    auto const& tensors = other->parameters().tensors;
+    all.insert(all.end(), tensors.begin(), tensors.end());
   }
-  gradients_of_others(gradients_of_others const&) = delete;
-  gradients_of_others& operator=(gradients_of_others const&) = delete;
-  ~gradients_of_others() {
-    for (auto& [parameter, gradient] : kept_) parameter.mutable_grad() = gradient;
-  }
-
- private:
-  std::vector<std::pair<at::Tensor, at::Tensor>> kept_;
-};
+  return all;
+}
 
 KEEL_BODY void parts_loop::update(run_part& one, c10::function_ref<void()> call) {
   guard([this] {
     if (!begun_) begin();
     begin_iteration();
   });
-  gradients_of_others const set_aside(models(), one);
+  saved_gradients const others(accumulating_parameters(models(), one));
   ranks_.begin_call();
   last_error_.clear();
   try {

@@ -1,4 +1,4 @@
-// Options and result of trainer::preflight, which checks in about a minute for problems that would waste a long run.
+// Options and result of a preflight, which checks in about a minute for problems that would waste a long run.
 //     keel::preflight_result const found = run.preflight(batches, loss_of);
 //     std::fputs(found.table().c_str(), stdout);
 //     if (!found.passed()) return 1;
@@ -51,41 +51,7 @@ struct preflight_result {
   std::string table() const;
 };
 
-class registered_states;
-struct trainer_options;
-
 }  // namespace keel::inline KEEL_MODE
-
-namespace keel::detail::inline KEEL_MODE {
-
-class evaluator;
-class step_engine;
-
-/// The arguments that a trainer passes to its preflight. All references must outlive the call.
-template <class Recipe, class Environment>
-struct preflight_subject {
-  using recipe = Recipe;
-  using environment = Environment;
-  step_engine& step;
-  registered_states& registered;
-  evaluator const& evaluations;
-  trainer_options const& options;
-  std::int64_t length;  ///< length of the run in updates; 0: unknown
-};
-
-/// Runs the checks of keel/diagnose/preflight.hpp. Compile error if that header is not included, because this one must not depend on it.
-template <class Subject, class Batches, class LossOf>
-preflight_result run_preflight_if_included(Subject const& subject, Batches& batches, LossOf& loss_of,
-                                           preflight_options const& options) {
-  constexpr bool is_included = requires { preflight_of(subject, batches, loss_of, options); };
-  static_assert(
-      is_included,
-      "the checks of a preflight stand in a header that is not included. Fix: #include <keel/diagnose/preflight.hpp>.");
-  if constexpr (is_included) return preflight_of(subject, batches, loss_of, options);
-  return {};
-}
-
-}  // namespace keel::detail::inline KEEL_MODE
 
 #ifndef KEEL_COMPILED
 #include <keel/trainer/preflight_result.ipp>

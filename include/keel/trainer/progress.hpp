@@ -1,36 +1,16 @@
-// Progress of a run: the data cursor, counters, and the statistics that the record needs. Checkpoints contain all of it.
+// Progress of a run: counters, and the statistics that the record needs. Checkpoints contain all of it.
 #pragma once
 
 #include <cstdint>
 #include <keel/core/window_statistics.hpp>
+#include <keel/data/data_cursor.hpp>
 #include <keel/evaluation/early_stop.hpp>
 #include <keel/health/alarm_watch.hpp>
-#include <keel/libtorch/random.hpp>
 #include <keel/metrics/update_interval.hpp>
 #include <string>
 #include <utility>
 
 namespace keel::inline KEEL_MODE {
-
-/// The position in the data. It counts consumed micro-batches, not prefetched ones.
-struct data_cursor {
-  std::int64_t epoch = 0;          ///< from 0
-  std::int64_t position = 0;       ///< micro-batches of this epoch
-  std::int64_t consumed = 0;       ///< micro-batches of the run
-  bool in_epoch = false;           ///< the epoch has begun, so a loader has drawn its order
-  std::string order;               ///< description of the data order by the source; empty: none
-  random_snapshot at_epoch_begin;  ///< restored on resume, so that a loader that shuffles in begin() draws the same order
-
-  template <class Archive>
-  void visit(Archive& archive) {
-    archive("epoch", epoch);
-    archive("position", position);
-    archive("consumed", consumed);
-    archive("in_epoch", in_epoch);
-    archive("order", order);
-    archive("random", at_epoch_begin);
-  }
-};
 
 /// Advances a data cursor by whole updates: the micro-batches of a dropped update do not count as consumed.
 class update_cursor {

@@ -9,8 +9,14 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <keel/attention/attention_scope.hpp>
 #include <keel/checkpoint/read_checkpoint.hpp>
+#include <keel/checkpoint/snapshot.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/mode_scope.hpp>
+#include <keel/gradients/saved_gradients.hpp>
 #include <keel/json/text.hpp>
+#include <keel/recompute/unit_scope.hpp>
 #include <keel/trainer/replay.hpp>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -45,9 +51,9 @@ KEEL_BODY std::string narrow_result::table() const {
 
 namespace keel::detail::inline KEEL_MODE {
 
-KEEL_BODY snapshot read_incident(std::filesystem::path const& incident) { return read_checkpoint(incident); }
+inline at::Device batch_device(nlohmann::json const& batch) { return at::Device(batch.at("device").get<std::string>()); }
 
-KEEL_BODY incident_facts parse_incident(nlohmann::json const& state, std::string const& source) {
+KEEL_BODY incident_facts parse_incident(nlohmann::json const& state, std::string const& source, std::string const& part) {
   auto const found = state.find("incident");
   if (found == state.end() || !found->is_object()) {
     throw checkpoint_error("E05", source +
@@ -55,6 +61,15 @@ KEEL_BODY incident_facts parse_incident(nlohmann::json const& state, std::string
                                       "which keel::incident::keep<3> writes.");
   }
   nlohmann::json const& incident = *found;
+  auto const named = incident.find("part");
+  std::string const owner = named != incident.end() && named->is_string() ? named->get<std::string>() : std::string();
+  if (owner != part) {
+    auto const describe = [](std::string const& name) {
+      return name.empty() ? std::string("a run of one model") : "the part " + printable(name, 100);
+    };
+    throw checkpoint_error("E03", source + " is an incident of " + describe(owner) + ", and was given to " + describe(part) +
+                                      ". Replay it with the model whose update it is.");
+  }
   try {
     if (!incident.at("batches_are_written").get<bool>()) {
       throw checkpoint_error("E05", source +
@@ -71,7 +86,6 @@ KEEL_BODY incident_facts parse_incident(nlohmann::json const& state, std::string
     };
     constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max();
     incident_facts facts{};
-    facts.description = &incident;
     facts.micro_batches = incident.at("batches").size();
     facts.loss_scale = incident.at("loss_scale").get<double>();
     require(facts.loss_scale > 0.0 && std::isfinite(facts.loss_scale), "loss_scale");
@@ -96,13 +110,7 @@ KEEL_BODY incident_facts parse_incident(nlohmann::json const& state, std::string
   }
 }
 
-KEEL_BODY nlohmann::json const& incident_batch(incident_facts const& facts, std::size_t index) {
-  return facts.description->at("batches").at(index);
-}
-
-KEEL_BODY at::Device batch_device(nlohmann::json const& batch) { return at::Device(batch.at("device").get<std::string>()); }
-
-KEEL_BODY bool matches_incident(incident_facts const& facts, traced_update const& traced) {
+inline bool matches_incident(incident_facts const& facts, traced_update const& traced) {
   if (facts.losses.size() != traced.losses.size() || facts.gradients != traced.gradients) return false;
   for (std::size_t i = 0; i < traced.losses.size(); ++i) {
     if (number_to_json(traced.losses[i]).dump() != facts.losses[i]) return false;
@@ -110,29 +118,110 @@ KEEL_BODY bool matches_incident(incident_facts const& facts, traced_update const
   return true;
 }
 
-KEEL_BODY replay_scope::replay_scope(torch::nn::Module& model, int threads, bool anomaly_mode, bool evaluation_mode)
-    : modes_(model),
-      threads_(at::get_num_threads()),
-      was_anomaly_(torch::autograd::AnomalyMode::is_enabled()),
-      checked_nan_(torch::autograd::AnomalyMode::should_check_nan()) {
-  if (evaluation_mode) model.eval();
-  if (threads > 0 && threads != threads_) at::set_num_threads(threads);
-  if (anomaly_mode) torch::autograd::AnomalyMode::set_enabled(true, true);
+/// RAII: sets LibTorch's thread count and anomaly mode and the mode of the models, and restores them on destruction.
+class replay_scope {
+ public:
+  replay_scope(torch::nn::Module& models, int threads, replay_options const& options)
+      : modes_(models),
+        threads_(at::get_num_threads()),
+        was_anomaly_(torch::autograd::AnomalyMode::is_enabled()),
+        checked_nan_(torch::autograd::AnomalyMode::should_check_nan()) {
+    if (options.evaluation_mode) models.eval();
+    if (threads > 0 && threads != threads_) at::set_num_threads(threads);
+    if (options.anomaly_mode) torch::autograd::AnomalyMode::set_enabled(true, true);
+  }
+  replay_scope(replay_scope const&) = delete;
+  replay_scope& operator=(replay_scope const&) = delete;
+  ~replay_scope() {
+    torch::autograd::AnomalyMode::set_enabled(was_anomaly_, checked_nan_);
+    if (at::get_num_threads() != threads_) at::set_num_threads(threads_);
+  }
+
+ private:
+  mode_scope modes_;
+  int threads_;
+  bool was_anomaly_;
+  bool checked_nan_;
+};
+
+KEEL_BODY incident_replay::incident_replay(dry_run_subject const& of, std::filesystem::path const& incident, read_batch read)
+    : step_(of.step), models_(of.loop.models().model()), read_(std::move(read)), source_(incident.string()) {
+  of.loop.require_no_open_update("a replay");
+  content_ = std::make_unique<snapshot>(read_checkpoint(incident));
+  facts_ = parse_incident(content_->state, source_, of.part);
+  checkpoint_manager& checkpoints = of.loop.checkpoints();
+  random_snapshot const random = random_snapshot::take(step_.parameters().device);
+  auto buffers = std::make_shared<snapshot_buffers>();
+  snapshot const present = buffers->copy(checkpoints.before_update(random, of.loop.cursor()));
+  restore_ = [&checkpoints, buffers, present, random] {
+    checkpoints.apply_for_replay(present, "this run", /*exactly=*/true);
+    random.restore();
+  };
+  try {
+    checkpoints.apply_for_replay(*content_, source_, /*exactly=*/false);
+  } catch (...) {
+    // Restore the run, then rethrow.
+    restore_();
+    throw;
+  }
 }
 
-KEEL_BODY replay_scope::~replay_scope() {
-  torch::autograd::AnomalyMode::set_enabled(was_anomaly_, checked_nan_);
-  if (at::get_num_threads() != threads_) at::set_num_threads(threads_);
+KEEL_BODY incident_replay::~incident_replay() {
+  try {
+    if (restore_) restore_();
+  } catch (std::exception const&) {
+    // Only reached while another exception is in flight, which matters more than this one.
+  }
 }
 
-KEEL_BODY std::vector<std::pair<std::string, replay_options>> list_experiments(incident_facts const& facts,
-                                                                               config const& recipe) {
+KEEL_BODY void incident_replay::end() { std::exchange(restore_, {})(); }
+
+KEEL_BODY update_inputs incident_replay::read_batches(replay_options const& options) {
+  update_inputs kept;
+  for (std::size_t i = 0; i < facts_.micro_batches; ++i) {
+    if (options.micro_batch >= 0 && static_cast<std::size_t>(options.micro_batch) != i) continue;
+    nlohmann::json const& values = content_->state.at("incident").at("batches").at(i);
+    state_reader reader(values, content_->tensors, source_, "incident." + std::to_string(i) + ".");
+    random_snapshot random;
+    reader("random", random);
+    kept.owned.push_back(read_(reader, batch_device(values), options.synthetic));
+    kept.micro_batches.push_back({kept.owned.back().get(), random});
+  }
+  return kept;
+}
+
+KEEL_BODY replay_result incident_replay::run(replay_options const& options) {
+  update_inputs const kept = read_batches(options);
+  auto const forward = [&](any_micro_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* units) {
+    using keel::precision::kind;
+    auto const part = batch.part(begin, end, facts_.length);
+    autocast_scope const autocast(
+        step_.parameters().device,
+        step_.environment().autocast(options.fp32 ? kind::fp32 : step_.recipe_value().precision.kind));
+    unit_scope const scope(options.without_recompute ? recompute_kind::none : step_.relief().recompute, units);
+    attention_scope const attention(options.math_attention ? attention_kind::math : step_.relief().attention);
+    return (part ? *part : batch).loss_of();
+  };
+  replay_settings settings;
+  settings.scale = options.loss_scale > 0.0 ? options.loss_scale : facts_.loss_scale;
+  settings.pieces = options.pieces > 0 ? options.pieces : facts_.pieces;
+  settings.length = facts_.length;
+  settings.without_rows = options.without_rows;
+  saved_gradients const gradients(models_.parameters());
+  replay_scope const scope(models_, options.threads > 0 ? options.threads : facts_.threads, options);
+  traced_update traced = step_.replay(kept, forward, settings);
+  bool const same = matches_incident(facts_, traced);
+  return {std::move(traced.origin), std::move(traced.losses), same};
+}
+
+KEEL_BODY std::vector<std::pair<std::string, replay_options>> incident_replay::list_experiments() const {
+  incident_facts const& facts = facts_;
+  config const& recipe = step_.recipe_value();
   std::vector<std::pair<std::string, replay_options>> all;
   all.push_back({"the same again", {}});
   if (recipe.precision.kind != precision::kind::fp32) all.push_back({"fp32", {.fp32 = true}});
   if (facts.loss_scale != 1.0) all.push_back({"loss scale 1", {.loss_scale = 1.0}});
-  auto const found = facts.description->find("origin");
-  nlohmann::json const origin = found == facts.description->end() ? nlohmann::json::object() : *found;
+  nlohmann::json const origin = content_->state.at("incident").value("origin", nlohmann::json::object());
   if (origin.contains("rows")) {
     auto rows = origin["rows"].get<std::vector<std::int64_t>>();
     std::string words = rows.size() == 1 ? "without row " : "without rows ";
@@ -154,8 +243,13 @@ KEEL_BODY std::vector<std::pair<std::string, replay_options>> list_experiments(i
   return all;
 }
 
-KEEL_BODY narrow_row row_of(std::string const& experiment, replay_result const& result) {
-  return {experiment, result.is_finite(), result.is_finite() ? "" : to_sentence(result.origin)};
+KEEL_BODY narrow_result incident_replay::run_experiments() {
+  narrow_result result;
+  for (auto const& [experiment, options] : list_experiments()) {
+    replay_result const found = run(options);
+    result.rows.push_back({experiment, found.is_finite(), found.is_finite() ? "" : to_sentence(found.origin)});
+  }
+  return result;
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

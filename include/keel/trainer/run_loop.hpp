@@ -67,6 +67,14 @@ class run_loop {
   /// Marks a dry run or a replay, which leaves no trace, for the lifetime of the returned value.
   scoped_flag try_out() { return scoped_flag(in_dry_run_); }
 
+  /// Waits for a pending update. Throws error (E12), whose message names `call`, if a model has an open update.
+  void require_no_open_update(char const* call);
+  /// Length of the run in updates; 0: unlimited.
+  virtual std::int64_t length() const = 0;
+
+  trained_models& models() { return of_.models; }
+  trained_models const& models() const { return of_.models; }
+  trainer_options const& options() const { return of_.options; }
   hooks& listeners() { return hooks_; }
   data_cursor& cursor() { return progress_.cursor; }
   data_cursor const& cursor() const { return progress_.cursor; }
@@ -82,17 +90,12 @@ class run_loop {
   run_loop(loop_parts const& of, run_alarms const& alarms);
   ~run_loop();
 
-  /// Length of the run in updates; 0: unlimited.
-  virtual std::int64_t length() const = 0;
   /// Called before the search for a checkpoint.
   virtual void before_resume() {}
   /// Discards the open update and returns to the last boundary.
   virtual void drop_open_update() = 0;
 
   config const& recipe() const { return of_.recipe; }
-  trained_models& models() { return of_.models; }
-  trained_models const& models() const { return of_.models; }
-  trainer_options const& options() const { return of_.options; }
   bool saves() const { return recipe().checkpoint.kind != checkpoint::kind::never; }
   bool length_reached() const { return length() > 0 && models().updates() >= length(); }
   bool ended_early() const { return progress_.evaluations.is_over(); }

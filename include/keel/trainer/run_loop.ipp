@@ -189,6 +189,12 @@ KEEL_BODY void run_loop::record_incident(event::incident const& event, run_part 
   observer_.incident(event, part, checkpoints_, began_at, progress_.record.attempts);
 }
 
+KEEL_BODY void run_loop::require_no_open_update(char const* call) {
+  models().settle();
+  if (!models().at_boundary())
+    throw error("E12", std::string("an update is open, and ") + call + " would discard it. Make the call between updates.");
+}
+
 KEEL_BODY void run_loop::act_on_alarms() {
   if (recipe().health.kind == health::kind::off) return;
   for (raised_alarm const& one : log_.take_alarms()) {

@@ -8,13 +8,13 @@
 #include <filesystem>
 #include <keel/batch_guard/batch_watch.hpp>
 #include <keel/config/config.hpp>
+#include <keel/data/data_cursor.hpp>
 #include <keel/metrics/gpu_state.hpp>
 #include <keel/metrics/layer_record.hpp>
 #include <keel/metrics/phase_times.hpp>
 #include <keel/step/update_events.hpp>
 #include <keel/trainer/checkpoint_manager.hpp>
 #include <keel/trainer/options.hpp>
-#include <keel/trainer/progress.hpp>
 #include <keel/trainer/run_log.hpp>
 #include <keel/trainer/run_profiles.hpp>
 #include <keel/trainer/trained_models.hpp>

@@ -23,25 +23,31 @@
 #include <keel/step/checked_world.hpp>
 #include <keel/step/typed_step.hpp>
 #include <keel/trainer/change_batch.hpp>
-#include <keel/trainer/dry_run.hpp>
+#include <keel/trainer/dry_run_calls.hpp>
 #include <keel/trainer/environment.hpp>
 #include <keel/trainer/epoch.hpp>
 #include <keel/trainer/options.hpp>
-#include <keel/trainer/preflight_result.hpp>
 #include <keel/trainer/recipe_alarms.hpp>
-#include <keel/trainer/replay.hpp>
 #include <keel/trainer/trainer_loop.hpp>
 #include <keel/trainer/training_data.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 
+namespace keel::detail::inline KEEL_MODE {
+
+/// The step of a trainer.
+template <class Recipe, class Environment>
+using trainer_step = typed_step<typename validated<Recipe, trainer_entry>::recipe, Environment, trainer_entry>;
+
+}  // namespace keel::detail::inline KEEL_MODE
+
 namespace keel::inline KEEL_MODE {
 
 /// Trains a model as a recipe specifies. A recipe that breaks rules does not compile, with one error per rule. Not thread-safe, except
 /// request_stop and request_save. Collective: each rank has one, and all make the same calls in the same order.
 template <class Recipe, class Environment = environment>
-class trainer {
+class trainer : public dry_run_calls<detail::trainer_step<Recipe, Environment>> {
   using validated = detail::validated<Recipe, detail::trainer_entry>;
   static_assert(alignof(typename validated::diagnostics) > 0);
   using recipe = typename validated::recipe;
@@ -299,62 +305,12 @@ class trainer {
     }
   }
 
-  // Dry runs, after which the run is unchanged.
-
-  /// Trains with learning rates from low to high and reports how the loss responds. `batches` as for fit, read repeatedly if necessary; a
-  /// single-pass range is rejected (U32). Throws error (E12) for invalid options, or inside an update.
-  template <class Batches, class LossOf>
-  lr_range_result lr_range_test(Batches&& batches, LossOf&& loss_of, lr_range_options const& options = {}) {
-    if constexpr (!detail::is_repeatable<std::remove_reference_t<Batches>>) {
-      detail::reject_call<rule::U32, Batches>();
-      return {};
-    } else {
-      auto const trying = loop_.try_out();
-      return dry_run().lr_range_test(batches, loss_of, options);
-    }
-  }
-  /// Trains on one batch at the learning rates of the parameter groups. Throws error (E12) for less than one update, or inside an update.
-  template <class Batch, class LossOf>
-  overfit_result overfit_one_batch(Batch const& batch, LossOf&& loss_of, std::int64_t updates = 200) {
-    auto const trying = loop_.try_out();
-    return dry_run().overfit_one_batch(batch, loss_of, updates);
-  }
-  /// Checks model, data and recipe for problems that would waste the run; takes about a minute. keel/diagnose/preflight.hpp lists the
-  /// checks; include it or keel/keel.hpp. If a check throws, the message becomes its result. Throws error (E12) inside an update,
-  /// data_error (E06) if there are no batches.
-  template <class Batches, class LossOf>
-  preflight_result preflight(Batches&& batches, LossOf&& loss_of, preflight_options const& options = {}) {
-    if constexpr (!detail::is_repeatable<std::remove_reference_t<Batches>>) {
-      return detail::reject_call<rule::U32, Batches>(), preflight_result();
-    } else {
-      using looked_at = detail::preflight_subject<recipe, Environment>;
-      auto const known = loop_.is_length_pending() ? detail::with_epoch_length(options_, batches) : options_;
-      auto const trying = loop_.try_out();
-      looked_at const subject{
-          step_, loop_.checkpoints().registered(), loop_.evaluations(), known,
-          loop_.is_length_pending() ? length_of(known, step_.present_value().accumulate.count) : loop_.length()};
-      return detail::run_preflight_if_included(subject, batches, loss_of, options);
-    }
-  }
-
-  /// Reruns the update of an incident from the file `incident`, which keel::incident::keep wrote. `loss_of` as for fit; if it accepts
-  /// several batch types, call `run.replay<batch_type>(..)`. Throws checkpoint_error if the file is of another run or damaged.
-  template <class Batch = void, class LossOf>
-  replay_result replay(std::filesystem::path const& incident, LossOf&& loss_of, replay_options const& options = {}) {
-    return replay_of<Batch>(incident, loss_of, [&](auto& again) { return again.run(options); });
-  }
-  /// Reruns the update several times, each time with one thing changed. A change that makes the update finite points to the cause.
-  template <class Batch = void, class LossOf>
-  narrow_result narrow(std::filesystem::path const& incident, LossOf&& loss_of) {
-    return replay_of<Batch>(incident, loss_of, [](auto& again) { return run_experiments(again); });
-  }
-
   /// Counts the floating-point operations per token of this micro-batch, forward and backward. The record then contains the utilisation of
   /// the device. Throws error (E12) inside an update, or if the batch has no tokens.
   template <class Batch, class LossOf>
   double count_operations(Batch const& batch, LossOf&& loss_of) {
     auto const trying = loop_.try_out();
-    return loop_.observer().use_operations(dry_run().count_operations(batch, loss_of));
+    return loop_.observer().use_operations(detail::dry_run<step_type>(subject()).count_operations(batch, loss_of));
   }
 
   // Progress.
@@ -381,7 +337,7 @@ class trainer {
   memory::timeline const& memory_timeline() const { return loop_.memory_timeline(); }
 
  private:
-  using step_type = detail::typed_step<recipe, Environment, detail::trainer_entry>;
+  using step_type = detail::trainer_step<Recipe, Environment>;
 
   template <class Batch, class LossOf>
   step_outcome take(Batch const& batch, LossOf&& loss_of) {
@@ -407,17 +363,7 @@ class trainer {
     return finite;
   }
 
-  detail::dry_run<recipe, Environment> dry_run() {
-    return {step_, loop_.checkpoints().registered(), loop_.is_length_pending() ? run_facts::length_of_batches : loop_.length()};
-  }
-
-  template <class Batch, class LossOf, class Use>
-  auto replay_of(std::filesystem::path const& incident, LossOf& loss_of, Use const& use) {
-    deterministic_scope const deterministic(configured.determinism.kind == determinism::kind::strict);
-    auto const trying = loop_.try_out();
-    detail::incident_replay<Batch, LossOf> again(step_, loop_.checkpoints(), loop_.cursor(), incident, loss_of);
-    return again.end(use(again));
-  }
+  detail::dry_run_subject subject() override { return {step_, loop_, no_observer()}; }
 
   trainer_options options_;
   step_type step_;

@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <keel/core/outcome.hpp>
 #include <keel/data/batch_source.hpp>
+#include <keel/data/data_cursor.hpp>
 #include <keel/trainer/epoch.hpp>
 #include <keel/trainer/epoch_walker.hpp>
-#include <keel/trainer/progress.hpp>
 
 namespace keel::detail::inline KEEL_MODE {
 
