@@ -534,3 +534,71 @@ TEST_CASE("a run of several models keeps the incident of a part, from which a ru
   CHECK(run.cursor().position == 5);
   CHECK(same_bits(before, again.state()));
 }
+
+namespace {
+
+struct evaluates_averages : keel::recipe<keel::evaluation::every<2_steps, keel::evaluation::averaged>,
+                                         keel::checkpoint::every<4_steps, keel::checkpoint::keep_best>, keel::determinism::seeded<3>> {};
+struct averaging : keel::recipe<keel::nonfinite::skip<20>, keel::ema<0.5>> {};
+struct drops_rows : keel::recipe<keel::batch_guard::drop<>, keel::determinism::seeded<3>> {};
+
+}  // namespace
+
+TEST_CASE("an averaged evaluation of a run sees the average of each part that keeps one, and load_best loads these") {
+  scratch_directory const directory;
+  models of;
+  keel::run<evaluates_averages> run{quiet({.run_directory = directory.path()})};
+  keel::part<skipping> d{run, "discriminator", of.discriminator, *of.of_discriminator};
+  keel::part<averaging> g{run, "generator", of.generator, *of.of_generator};
+  std::map<std::int64_t, std::vector<at::Tensor>> seen;
+  run.evaluate_on(real_data(2), [&](at::Tensor const& real) {
+    seen[run.updates()] = of.state();
+    return judged(of, real, 1);
+  });
+  for (auto& real : run.epochs(real_data(), 2)) {
+    d.update(real, discriminator_loss(of));
+    g.update([&] { return judged(of, of.generator->forward(noise()), 1); });
+  }
+  run.finish();
+  auto const average_of = [&] {
+    auto const scope = g.averaged();
+    return of.state();
+  };
+  CHECK(same_bits(seen.at(14), average_of()));
+  CHECK_FALSE(same_bits(seen.at(14), of.state()));
+  CHECK(same_bits(seen.at(run.load_best().update), of.state()));
+}
+
+TEST_CASE("an averaged evaluation of a run whose parts keep no average is an error that says so") {
+  scratch_directory const directory;
+  models of;
+  keel::run<evaluates_averages> run{quiet({.run_directory = directory.path()})};
+  keel::part<skipping> d{run, "discriminator", of.discriminator, *of.of_discriminator};
+  run.evaluate_on(real_data(2), [&](at::Tensor const& real) { return judged(of, real, 1); });
+  CHECK(has(words_of([&] {
+              for (auto& real : run.epochs(real_data(), 1)) d.update(real, discriminator_loss(of));
+            }),
+            "[E12] the run evaluates moving averages, and none of its parts keeps one"));
+}
+
+TEST_CASE("a run drops the bad rows of a batch before its parts see it, and trains the bits of a batch without them") {
+  auto const train = [](bool spoils) {
+    models of;
+    keel::run<drops_rows> run{quiet()};
+    keel::part<skipping> d{run, "discriminator", of.discriminator, *of.of_discriminator};
+    std::vector<at::Tensor> data = real_data(4);
+    if (spoils) {
+      data[2] = at::cat({data[2].slice(0, 0, 3), at::full({1, 2}, NAN), data[2].slice(0, 3)});
+    }
+    std::vector<std::int64_t> rows;
+    d.on([&](keel::event::update_end const& e) { rows.push_back(e.rows); });
+    for (auto& real : run.epochs(data, 1)) {
+      CHECK(at::isfinite(real).all().item<bool>());
+      d.update(real, discriminator_loss(of));
+    }
+    CHECK(run.skipped() == 0);
+    CHECK(rows == std::vector<std::int64_t>(4, data[0].size(0)));
+    return of.state();
+  };
+  CHECK(same_bits(train(true), train(false)));
+}

@@ -10,6 +10,7 @@
 #include <keel/checkpoint/verify.hpp>
 #include <keel/core/error.hpp>
 #include <string>
+#include <string_view>
 
 #include <keel/libtorch/detail/body_begin.inc>
 
@@ -32,16 +33,26 @@ inline std::filesystem::path chosen_checkpoint(std::filesystem::path const& run,
       "E05", run.string() + " has no whole checkpoint. Look at the path, or at keel's example `checkpoint verify`.");
 }
 
+/// Returns the parameter whose moving average is stored as `name`: "weight" of "step.average.weight", and "critic.weight" of
+/// "step.critic.average.weight", where a part of a run keeps it; empty for any other tensor.
+inline std::string averaged_parameter(std::string const& name) {
+  constexpr std::string_view step = "step.", average = "average.";
+  if (!name.starts_with(step)) return {};
+  std::string const rest = name.substr(step.size());
+  if (rest.starts_with(average)) return rest.substr(average.size());
+  auto const dot = rest.find('.');
+  bool const is_of_part = dot != std::string::npos && rest.compare(dot + 1, average.size(), average) == 0;
+  return is_of_part ? rest.substr(0, dot + 1) + rest.substr(dot + 1 + average.size()) : std::string();
+}
+
 inline tensor_map weights_of_checkpoint(std::filesystem::path const& directory, bool averaged) {
   file_system files;
   manifest const all = read_manifest(directory);
   tensor_map weights = read_tensors(files, directory, "model.safetensors", all);
   if (!averaged) return weights;
-  std::string const prefix = "step.average.";
   bool found = false;
   for (auto const& [name, average] : read_tensors(files, directory, "state.safetensors", all)) {
-    if (!name.starts_with(prefix)) continue;
-    auto const weight = weights.find(name.substr(prefix.size()));
+    auto const weight = weights.find(averaged_parameter(name));
     if (weight == weights.end()) continue;
     // Tied weights are one tensor with several names; the average is stored under the first name.
     at::Tensor const parameter = weight->second;

@@ -79,6 +79,19 @@ struct recipe_for_entry<Recipe, part_entry> {
   using type = recipe_within_run<Recipe, void>;
 };
 
+/// The recipe of a run, whose parts have further policies in recipes of their own.
+template <class Recipe>
+struct recipe_of_run : Recipe {};
+constexpr config with_parts(config value) {
+  value.run.has_parts = true;
+  return value;
+}
+template <class Recipe>
+  requires(is_recipe<Recipe>)
+struct recipe_for_entry<Recipe, run_entry> {
+  using type = recipe_of_run<Recipe>;
+};
+
 /// `recipe` is the recipe to run; instantiating `diagnostics` reports the rules that `Recipe` breaks.
 template <class Recipe, class EntryPoint>
 struct validated {
@@ -114,4 +127,6 @@ namespace keel {
 template <class Recipe, class Run>
 inline constexpr config config_of<detail::recipe_within_run<Recipe, Run>> =
     detail::merge_run_config(config_of<Recipe>, detail::run_config<Run>());
+template <class Recipe>
+inline constexpr config config_of<detail::recipe_of_run<Recipe>> = detail::with_parts(config_of<Recipe>);
 }  // namespace keel

@@ -47,7 +47,8 @@ struct E20 {
                  "this evaluation is of a moving average that the recipe does not keep. Fix: add keel::ema<0.999>, or remove "
                  "keel::evaluation::averaged.");
   static constexpr bool broken(config const& c) {
-    return c.evaluation.kind != evaluation::kind::none && c.evaluation.averaged && !c.ema.kept;
+    bool const is_one_of_several = c.run.is_part || c.run.has_parts;
+    return c.evaluation.kind != evaluation::kind::none && c.evaluation.averaged && !c.ema.kept && !is_one_of_several;
   }
 };
 

@@ -125,15 +125,12 @@ struct U53 {
              c.ema == none.ema && c.objective == none.objective && c.shard.stage == 0);
   }
 };
-/// Features of a run of several parts that are not implemented yet.
+/// The program owns the loop of a run of several parts, so the run does not see an exception end it.
 struct U54 {
   KEEL_RULE_TEXT("U54", "",
-                 "a run of several parts saves nothing on an exception, averages no evaluations and drops no rows. Fix: "
-                 "keel::trainer, or remove that option.");
-  static constexpr bool broken(config const& c) {
-    return c.batch_guard.kind == batch_guard::kind::drop || c.checkpoint.on_exception ||
-           (c.evaluation.kind != evaluation::kind::none && c.evaluation.averaged);
-  }
+                 "a run of several parts cannot save on an exception, because its loop belongs to the program. Fix: remove "
+                 "checkpoint::on_exception, and save more often.");
+  static constexpr bool broken(config const& c) { return c.checkpoint.on_exception; }
 };
 using part_only_rules = list<U53, U54>;
 

@@ -159,7 +159,7 @@ KEEL_BODY best_saved checkpoint_manager::load_best() {
         "E12", "this run has no best checkpoint. Add keel::checkpoint::keep_best to the recipe, and train until one is saved.");
   models_.settle();
   models_.require_parameters_in_place();
-  bool const of_average = recipe_.evaluation.averaged && models_.average() != nullptr &&
+  bool const of_average = recipe_.evaluation.averaged && !models_.averages().empty() &&
                           recipe_.checkpoint.metric == checkpoint::metric::evaluation_loss;
   load_weights(models_.model(), found->path, {.averaged = of_average});
   return *found;

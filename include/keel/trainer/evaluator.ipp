@@ -57,21 +57,23 @@ KEEL_BODY double evaluator::evaluate_all() {
   auto const began = context_.time.now();
   std::vector<std::pair<std::string, double>> values;
   std::vector<evaluation_result> results;
-  auto const evaluate_each = [&] {
+  {
+    auto const averages = settings().averaged ? context_.models.averages() : std::vector<moving_average*>();
+    if (settings().averaged && averages.empty())
+      throw error(
+          "E12",
+          "the run evaluates moving averages, and none of its parts keeps one. Add keel::ema<0.999> to a part, or remove "
+          "keel::evaluation::averaged.");
+    std::vector<moving_average::averaged_scope> in_place;
+    in_place.reserve(averages.size());
+    for (moving_average* const one : averages) in_place.push_back(one->swap_in());
     scoped_flag const of_recipe(is_recipe_evaluation_);
     for (auto const& one : all_) {
       results.push_back(evaluate(one.name, one.measure, settings().batches));
       for (auto const& [name, value] : results.back().values) values.emplace_back(name_of_value(one.name, name), value);
     }
-  };
-  moving_average* const average = settings().averaged ? context_.models.average() : nullptr;
-  if (average != nullptr) {
-    auto const in_place = average->swap_in();
-    evaluate_each();
-  } else {
-    evaluate_each();
   }
-  // After the average was swapped out, so that hooks see the trained parameters.
+  // After the averages were swapped out, so that hooks see the trained parameters.
   for (std::size_t i = 0; i < results.size(); ++i)
     context_.hooks(event::evaluated{context_.models.updates(), all_[i].name, results[i]});
   slowest_ = std::max(slowest_, std::chrono::duration<double>(context_.time.now() - began).count());

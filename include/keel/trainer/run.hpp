@@ -17,8 +17,9 @@
 // On several ranks the run's recipe has keel::shard::replicate, each part has keel::shard::replicate or zero<1>, and the world comes first:
 //     keel::run<mine> run{keel::join(), {.run_directory = "gan"}};
 // All ranks make the same updates in the same order; events on one rank take effect on all, as in a trainer (collective/README.md).
-// Not supported (U54): saves on an exception, because a run cannot be saved inside an iteration; evaluations of several moving averages at
-// once; dropping bad rows of a batch. Preflight, replays of incidents and layer statistics exist for keel::trainer only.
+// Under keel::evaluation::averaged each part with keel::ema is evaluated with its average. Not supported: saves on an exception (U54), and
+// layer statistics. Dry runs, preflight and replays are calls of a part:
+//     d.preflight(batches, d_loss);     d.replay("gan/incidents/attempt-000000123", d_loss);
 #pragma once
 
 #include <concepts>
@@ -39,6 +40,7 @@
 #include <keel/step/recipe_numbers.hpp>
 #include <keel/step/require_valid.hpp>
 #include <keel/step/typed_step.hpp>
+#include <keel/trainer/change_batch.hpp>
 #include <keel/trainer/environment.hpp>
 #include <keel/trainer/epoch.hpp>
 #include <keel/trainer/iteration_sync.hpp>
@@ -210,7 +212,7 @@ class run {
         ranks_(world, recipe_value(), options_),
         loop_(recipe_value(), models_, ranks_, phases_, options_, detail::collect_recipe_alarms<recipe_type>(),
               detail::environment_instance<Environment>()) {
-    require_unbroken<detail::rules_about<recipe_type>>(recipe_value());
+    require_unbroken<detail::rules_about<recipe_type>>(detail::with_parts(recipe_value()));
   }
 
   static constexpr bool accepts_world = is_distributed || std::same_as<recipe_type, detail::rejected_recipe>;
@@ -274,6 +276,11 @@ class run {
       step_outcome operator()(Batch&& batch) const {
         auto& taken = to.batch_.emplace(std::forward<Batch>(batch));
         to.run_.loop_.look_at([&] { return contents_of(taken); });
+        if constexpr (configured.batch_guard.kind == batch_guard::kind::drop) {
+          auto finite = detail::drop_nonfinite_rows(
+              taken, [this](std::int64_t count, std::int64_t rows) { to.run_.loop_.observer().dropped(count, rows); });
+          if (finite) taken = std::move(*finite);
+        }
         return result::accumulated{0, 1};
       }
     };

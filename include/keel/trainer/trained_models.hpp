@@ -63,8 +63,10 @@ class trained_models {
   /// Measures in effect to save memory.
   memory_settings const& relief() const { return first().step().relief(); }
 
-  // For one model only; with several models they return null, 1 and 0.
-  moving_average* average() { return only_ ? only_->step().average_or_null() : nullptr; }
+  /// The moving averages that the models keep.
+  std::vector<moving_average*> averages() const;
+
+  // For one model only; with several models they return 1 and 0.
   /// Number of pieces that a micro-batch is split into.
   std::int64_t pieces() const { return only_ ? only_->step().pieces() : 1; }
   double clip_fraction() const { return only_ ? only_->step().clip_fraction() : 0.0; }

@@ -136,10 +136,16 @@ KEEL_BODY void trained_models::verify_replicas() {
   for (run_part* const one : all_) one->step().verify_replicas();
 }
 
-KEEL_BODY void trained_models::require_parameters_in_place() {
+KEEL_BODY std::vector<moving_average*> trained_models::averages() const {
+  std::vector<moving_average*> found;
   for (run_part* const one : all_) {
-    if (auto* const average = one->step().average_or_null()) average->require_parameters_in_place();
+    if (auto* const average = one->step().average_or_null()) found.push_back(average);
   }
+  return found;
+}
+
+KEEL_BODY void trained_models::require_parameters_in_place() {
+  for (moving_average const* const average : averages()) average->require_parameters_in_place();
 }
 
 KEEL_BODY std::vector<trained_optimizer> trained_models::trained() {
