@@ -175,7 +175,7 @@ TEST_CASE("ranks that go different ways are named with both places") {
              }
              run.finish();
            }),
-           "rank 1 is at the beginning of an iteration, and rank 0 at the end of the run behind 2 iterations, in the middle of one");
+           "rank 1 is at the beginning of an iteration, and rank 0 at the end of the run after 2 iterations, in the middle of one");
   // Another length.
   for (std::string const& one : rank_error_messages(2, [](keel::world_of_ranks const& world) {
          keel::run<unsaved> run{world, quiet({.updates = 10 + world.rank()})};
@@ -312,7 +312,7 @@ TEST_CASE("memory that runs out in a part of one rank is the rung of all, and wh
       });
     }
   });
-  for (std::string const& one : said) CHECK(has(one, "memory ran out in the part discriminator, and its ladder has no further rung"));
+  for (std::string const& one : said) CHECK(has(one, "memory ran out in the part discriminator, and its ladder has no rung left"));
 }
 
 TEST_CASE("memory that runs out at any allocation of a rank in an iteration, its save and its evaluation ends the run of all") {

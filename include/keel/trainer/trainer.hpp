@@ -145,7 +145,7 @@ class trainer {
   template <class LossOf>
     requires(std::invocable<std::remove_reference_t<LossOf>&> && !batch_source<std::remove_reference_t<LossOf>>)
   outcome fit(LossOf&& loss_of) {
-    if (loop_.length() == 0) throw error("E12", "a run without batches needs a length. Give the trainer's options .updates.");
+    if (loop_.length() == 0) throw error("E12", "a run without batches needs a length. Set .updates in the trainer's options.");
     return fit(no_batches(), detail::without_batch<std::remove_reference_t<LossOf>&>{loss_of});
   }
 
