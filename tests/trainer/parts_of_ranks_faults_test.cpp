@@ -63,8 +63,8 @@ TEST_CASE("an exception of one rank in a loss, the loop, a hook, the data or an 
     char const* name;
     char const* words;
   };
-  for (auto const& [name, words] : {thrown_in{"discriminator", "rank 1 threw, and no rank makes this update: of the discriminator"},
-                                    {"generator", "rank 1 threw, and no rank makes this update: of the generator"},
+  for (auto const& [name, words] : {thrown_in{"discriminator", "rank 1 threw; the update was discarded on all ranks: of the discriminator"},
+                                    {"generator", "rank 1 threw; the update was discarded on all ranks: of the generator"},
                                     {"between", "an exception has ended"},
                                     {"hook", "of the hook"},
                                     {"data", "of the data"},
@@ -393,5 +393,5 @@ TEST_CASE("a stray write to a parameter of one part on one rank is named at the 
       if (world.rank() == 1 && run.cursor().consumed == 1) of.generator->parameters().front().add_(1e-3);
     }
   });
-  for (std::string const& one : said) CHECK(has(one, "generator.0.weight of rank 1 is not rank 0's"));
+  for (std::string const& one : said) CHECK(has(one, "generator.0.weight on rank 1 has diverged from rank 0"));
 }
