@@ -591,7 +591,7 @@ TEST_CASE("a second fit of a trainer that is done says so without speaking of a 
     run.fit(std::vector{make_pair_batch(1)}, mean_squared_error(model));
   }
   std::fclose(console);
-  CHECK(read_file(directory / "console").find("this trainer has made its 2 updates") != std::string::npos);
+  CHECK(read_file(directory / "console").find("this trainer has completed its 2 updates") != std::string::npos);
 }
 
 TEST_CASE("a batch of another dtype than the model is named with both dtypes and the way out: E07") {

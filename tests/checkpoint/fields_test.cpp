@@ -609,7 +609,7 @@ TEST_CASE("what is of another type than its field is rejected by name") {
   CHECK(refusal<bool>("1") == "the field field is not true or false");
   CHECK(refusal<double>("\"0.5\"") == "the field field is not a number");
   CHECK(refusal<double>("null") == "the field field is not a number");
-  CHECK(refusal<std::string>("5") == "the field field is not a text");
+  CHECK(refusal<std::string>("5") == "the field field is not a string");
   CHECK(refusal<std::vector<std::int64_t>>("5") == "the field field is not a list of integers");
   CHECK(refusal<std::vector<std::int64_t>>("[1, \"2\"]") == "the field field.1 is not an integer");
   CHECK(refusal<std::vector<double>>("{}") == "the field field is not a list of numbers");
@@ -621,15 +621,15 @@ TEST_CASE("what is of another type than its field is rejected by name") {
   CHECK(refusal<std::array<bool, 2>>("true") == "the field field is not a list of 2");
   CHECK(refusal<std::map<std::string, double>>("[1]") == "the field field is not an object");
   CHECK(refusal<tree>("null") == "the field field is not an object");
-  CHECK(refusal<tree>("{}") == "the field field.level is not there");
+  CHECK(refusal<tree>("{}") == "the field field.level is missing");
   CHECK(refusal<std::optional<double>>("null") == "read");
   CHECK(refusal<std::optional<double>>("\"text\"") == "the field field is not a number");
   CHECK(refusal<at::Tensor>("1") == "the field field is not true or false");
   CHECK(refusal<at::Tensor>("\"complex64\"") == "the field field is not true or false");
   CHECK(refusal<at::Tensor>("true") == "the field field is not among the tensors");
-  CHECK(refusal<at::Tensor>("false", {{"field", at::ones({1})}}) == "the field field is not without a tensor");
+  CHECK(refusal<at::Tensor>("false", {{"field", at::ones({1})}}) == "the field field is not an undefined tensor");
   CHECK(refusal<std::vector<at::Tensor>>("[false, true]", {{"field.0", at::ones({1})}}) ==
-        "the field field.0 is not without a tensor");
+        "the field field.0 is not an undefined tensor");
 }
 
 TEST_CASE("a text that is not UTF-8 is saved in base 16, and damage in it is rejected") {
@@ -641,7 +641,7 @@ TEST_CASE("a text that is not UTF-8 is saved in base 16, and damage in it is rej
   CHECK(object.dump() == R"({"field":{"base16":"ff007a"}})");
   for (char const* const text : {R"({"base16":"ff0"})", R"({"base16":"fg"})", R"({"base16":"FF"})", R"({"base16":5})", R"({})",
                                  R"({"base16":"ff","more":1})", R"({"base64":"ff"})", R"(["ff"])"})
-    CHECK(refusal<std::string>(text) == "the field field is not a text");
+    CHECK(refusal<std::string>(text) == "the field field is not a string");
   CHECK(refusal<std::string>(R"({"base16":""})") == "read");
   // Truncated, overlong, a surrogate, beyond the last code point.
   for (char const* const bytes : {"\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80"}) {
@@ -687,7 +687,7 @@ TEST_CASE("no two keys of maps share a place, whatever bytes they hold") {
   for (char const* const key : {"a.b", "%", "%2", "%zz", "%41", "%2E", "\\u0000", "%ff%"}) {
     INFO(key);
     std::string const words = refusal<std::map<std::string, int>>("{\"" + std::string(key) + "\": 1}");
-    CHECK(words == "the field field is not an object with keys as keel writes them");
+    CHECK(words == "the field field is not an object with valid keys");
   }
   // What the checkpoint does not have goes, and elements that it has keep their other members.
   std::map<std::string, tree> before;

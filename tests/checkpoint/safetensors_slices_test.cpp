@@ -140,17 +140,17 @@ TEST_CASE("a name that a file does not hold is answered with five close ones, or
   keel::save_safetensors(path, tensors);
   keel::safetensors_file const file(path);
   auto const close = error_of<keel::checkpoint_error>("E04", [&] { file.tensor("layers.33.weigth"); });
-  contains(close, "holds no tensor 'layers.33.weigth'");
-  contains(close, "Close to it are 'layers.33.weight', ");
+  contains(close, "contains no tensor 'layers.33.weigth'");
+  contains(close, "Similar names are 'layers.33.weight', ");
   CHECK(std::count(close.begin(), close.end(), '\'') == 2 * (1 + 5));
   auto const far = error_of<keel::checkpoint_error>("E04", [&] { file.shape("x"); });
   contains(far,
-           "Its first are 'layers.10.weight', 'layers.11.weight', 'layers.12.weight', 'layers.13.weight', 'layers.14.weight'; "
-           "names()");
+           "Its first names are 'layers.10.weight', 'layers.11.weight', 'layers.12.weight', 'layers.13.weight', "
+           "'layers.14.weight'; names()");
   contains(error_of<keel::checkpoint_error>("E04", [&] { file.rows(std::string(5'000'000, 'n'), 0, 1); }), "nnn..'");
-  contains(error_of<keel::checkpoint_error>("E04", [&] { file.dtype(""); }), "Its first are");
+  contains(error_of<keel::checkpoint_error>("E04", [&] { file.dtype(""); }), "Its first names are");
   keel::save_safetensors(path, {});
-  contains(error_of<keel::checkpoint_error>("E04", [&] { keel::safetensors_file(path).dtype("w"); }), "It holds none");
+  contains(error_of<keel::checkpoint_error>("E04", [&] { keel::safetensors_file(path).dtype("w"); }), "It is empty");
 }
 
 TEST_CASE("a damaged file is rejected when it is opened, and one that shrinks when it is read") {

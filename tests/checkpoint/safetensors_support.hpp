@@ -52,7 +52,7 @@ inline std::string refusal(std::string const& file) {
     std::string const sentence = error.what();
     CHECK(error.id() == "E05");
     CHECK(sentence.find("run/model.safetensors") != std::string::npos);
-    CHECK(sentence.find("take an older checkpoint") != std::string::npos);
+    CHECK(sentence.find("use an older checkpoint") != std::string::npos);
     return sentence;
   }
   return {};

@@ -75,7 +75,7 @@ TEST_CASE("an index that is damaged, incomplete or leads out of its folder is re
   CHECK(with([](auto& j) { j["weight_map"]["layer.1"] = "../etc/passwd"; }).find("names the file '../etc/passwd'") != std::string::npos);
   CHECK(with([](auto& j) { j["weight_map"]["layer.1"] = ".."; }).find("names the file") != std::string::npos);
   CHECK(with([](auto& j) { j["weight_map"]["layer.1"] = 7; }).find("names no file for 'layer.1'") != std::string::npos);
-  CHECK(with([](auto& j) { j["weight_map"]["layer.99"] = j["weight_map"]["layer.1"]; }).find("does not hold it") != std::string::npos);
+  CHECK(with([](auto& j) { j["weight_map"]["layer.99"] = j["weight_map"]["layer.1"]; }).find("does not contain it") != std::string::npos);
   CHECK(with([](auto& j) { j.erase("weight_map"); }).find("is not an index") != std::string::npos);
   put(index, good.substr(0, good.size() / 2));
   CHECK(refusal(index).find("[E05]") == 0);
@@ -85,7 +85,7 @@ TEST_CASE("an index that is damaged, incomplete or leads out of its folder is re
   put(shard, bytes.substr(0, bytes.size() - 1));
   CHECK(refusal(index).find(shard.string()) != std::string::npos);
   std::filesystem::remove(shard);
-  CHECK(refusal(index).find("which is not there") != std::string::npos);
+  CHECK(refusal(index).find("which does not exist") != std::string::npos);
   CHECK_THROWS_AS(keel::save_sharded_safetensors(folder.path, "model", many(), 0), keel::error);
 }
 
@@ -127,7 +127,7 @@ TEST_CASE("a shard's alias yields to the file that the index names, and two file
   CHECK(content.tensors.at("c").is_same(content.tensors.at("b")));
   keel::save_safetensors(at("2.safetensors"), {{"c", y}, {"b", y}, {"d", y}});
   put(at("index.json"), R"({"weight_map":{"a":"1.safetensors","c":"2.safetensors"}})");
-  CHECK(refusal(at("index.json")).find("two files that both hold 'b'") != std::string::npos);
+  CHECK(refusal(at("index.json")).find("two files that both contain 'b'") != std::string::npos);
 }
 
 TEST_CASE("a sharded set says which tensors came as bytes") {

@@ -386,7 +386,7 @@ TEST_CASE("a rank that writes for long shows that it is there, and one that show
     words = thrown.what();
   }
   INFO(words);
-  CHECK(words.find("rank 1 has not shown for 1500 ms that it still writes its files") != std::string::npos);
+  CHECK(words.find("rank 1 has reported no progress for 1500 ms while writing its files") != std::string::npos);
 }
 
 TEST_CASE("a rank does nothing more, and fails by nothing, where rank 0 has given the save up") {

@@ -173,7 +173,7 @@ TEST_CASE("ranks that call different things, end early, throw, give up, are kill
         CHECK(words[2].empty());
         for (int const rank : {0, 1, 3})
           CHECK(has(words[static_cast<std::size_t>(rank)],
-                    kind == keel::rank_fault::kind::kill ? "rank 2 is gone" : "rank 2 does not come"));
+                    kind == keel::rank_fault::kind::kill ? "rank 2 is gone" : "rank 2 has not called it"));
       }
     }
   }
@@ -181,11 +181,11 @@ TEST_CASE("ranks that call different things, end early, throw, give up, are kill
 
 TEST_CASE("what no collective takes is an error on every rank before it waits") {
   for (auto const& words : rank_error_messages(2, [&](keel::world_of_ranks const& world) { keel::all_reduce(world, at::Tensor()); }))
-    CHECK(has(words, "[E12] all_reduce takes a dense tensor"));
+    CHECK(has(words, "[E12] all_reduce requires a dense tensor"));
   for (auto const& words : rank_error_messages(2, [&](keel::world_of_ranks const& world) { keel::reduce_scatter(world, at::zeros({3})); }))
-    CHECK(has(words, "for each of the 2 ranks, and this tensor has 3 rows"));
+    CHECK(has(words, "evenly among the 2 ranks, but this tensor has 3 rows"));
   for (auto const& words : rank_error_messages(2, [&](keel::world_of_ranks const& world) { keel::broadcast(world, at::zeros({3}), 2); }))
-    CHECK(has(words, "from rank 2, and this world has the ranks 0 to 1"));
+    CHECK(has(words, "from rank 2 is impossible: this world has the ranks 0 to 1"));
   CHECK_THROWS_AS(keel::run_in_process(0, [](auto const&) {}), keel::error);
   at::Tensor alone = at::ones({2});
   keel::all_reduce(keel::world_of_ranks(), alone);

@@ -119,6 +119,6 @@ TEST_CASE("a world of one process needs no group, and a group with another rank 
        })) {
     CAPTURE(words);
     CHECK(words.find("[E24] rank ") == 0);
-    CHECK(words.find(" of 2 has a group for its device in which it is rank 0 of 3") != std::string::npos);
+    CHECK(words.find(" of 2 has rank 0 of 3 in its device group") != std::string::npos);
   }
 }

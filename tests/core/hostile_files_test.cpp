@@ -193,7 +193,7 @@ TEST_CASE("a limit on the size of files is an error in words, as a full disk is,
   }
   std::string const of_run = refusal([&] { train(directory / "run", 4); });
   ::setrlimit(RLIMIT_FSIZE, &before);
-  CHECK(said.find("File too large. Raise the limit on the size of files with ulimit -f") != std::string::npos);
+  CHECK(said.find("File too large. Raise the file size limit with ulimit -f") != std::string::npos);
   CHECK((of_run == "nothing was thrown" || of_run.find("File too large") != std::string::npos));
   sigset_t pending;
   ::sigpending(&pending);

@@ -342,7 +342,7 @@ TEST_CASE("a sampler saved for another order, by another sampler, or at a place 
   std::stringstream stream;
   torch::save(torch::data::samplers::SequentialSampler(41), stream);
   keel::libtorch_sampler into(order, 0);
-  CHECK(rejection([&] { torch::load(into, stream); }).find("[E04] what is loaded was not saved by a keel::libtorch_sampler") == 0);
+  CHECK(rejection([&] { torch::load(into, stream); }).find("[E04] the archive was not saved by a keel::libtorch_sampler") == 0);
 
   for (auto const& [epoch, position] : std::vector<std::pair<std::int64_t, std::int64_t>>{{-1, 0}, {0, -1}, {0, 12}}) {
     torch::serialize::OutputArchive damaged;
@@ -366,7 +366,7 @@ TEST_CASE("a loader of another batch size than its order's is an error that name
       FAIL("batches of another size came without a word");
     } catch (keel::error const& thrown) {
       CHECK(thrown.id() == "E12");
-      CHECK(std::string(thrown.what()).find("batches of 8 rows, and the order has batches of 4") != std::string::npos);
+      CHECK(std::string(thrown.what()).find("batches of 8 rows, but the order has batches of 4") != std::string::npos);
     }
   }
 }

@@ -139,7 +139,7 @@ by_launcher() {
   said "$name" "rank 1"
   # shellcheck disable=SC2046
   "$@" "$char_gpt" $(arguments "$run" "$updates") > "$folder/$name-again.out" 2>&1 < /dev/null || fail "$name does not run it again"
-  said "$name-again" "trains on 2 ranks"
+  said "$name-again" "training on 2 ranks"
   cmp "$folder/whole/checkpoints/step-000000056/model.safetensors" "$folder/$run/checkpoints/step-000000056/model.safetensors" ||
     fail "$run has other parameters than the run that was not cut"
   echo "$name: the same parameters after rank 1 was killed"

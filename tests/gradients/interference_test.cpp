@@ -177,7 +177,7 @@ TEST_CASE("a parameter group that is added after the step was built is E11 at th
   optimizer.add_param_group(torch::optim::OptimizerParamGroup(model->second->parameters()));
   auto const before = copies_of(model->parameters());
   auto const words = message_of<keel::error>([&] { step(make_pair_batch(1), mean_squared_error(model)); }, "E11");
-  CHECK(words.find("held 2 parameters and holds 4") != std::string::npos);
+  CHECK(words.find("had 2 parameters and now has 4") != std::string::npos);
   CHECK(same_bits(copies_of(model->parameters()), before));
   // Built anew, all of them train.
   keel::step<plain> anew{model, optimizer};

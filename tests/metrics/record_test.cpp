@@ -92,7 +92,7 @@ TEST_CASE("state that was written is read back to the bit, NaN and infinity incl
       to.visit(incomplete);
       FAIL("a missing field was read");
     } catch (keel::checkpoint_error const& thrown) {
-      REQUIRE(std::string(thrown.what()).find("the field count is not there") != std::string::npos);
+      REQUIRE(std::string(thrown.what()).find("the field count is missing") != std::string::npos);
     }
   }
 }

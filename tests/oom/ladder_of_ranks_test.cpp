@@ -177,7 +177,7 @@ TEST_CASE("where memory runs out on one rank and another one throws, all end wit
     });
   });
   CHECK(words[2] == "of the program");
-  for (std::size_t const rank : {0u, 1u}) CHECK(words[rank] == "[E25] rank 2 threw, and no rank makes this update: of the program");
+  for (std::size_t const rank : {0u, 1u}) CHECK(words[rank] == "[E25] rank 2 threw; the update was discarded on all ranks: of the program");
 }
 
 TEST_CASE("a rung that all ranks can take is taken by all, and one that some alone have taken ends all by name") {

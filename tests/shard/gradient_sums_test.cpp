@@ -276,7 +276,7 @@ TEST_CASE("several ranks that throw in one backward pass end the update each wit
   });
   CHECK(words[1] == "of rank 1");
   CHECK(words[3] == "of rank 3");
-  for (std::size_t const rank : {0u, 2u}) CHECK(words[rank] == "[E25] rank 1 threw, and no rank makes this update: of rank 1");
+  for (std::size_t const rank : {0u, 2u}) CHECK(words[rank] == "[E25] rank 1 threw; the update was discarded on all ranks: of rank 1");
 }
 
 TEST_CASE("layers that only some ranks use, and layers that are frozen between updates, are added up where any rank has a gradient") {

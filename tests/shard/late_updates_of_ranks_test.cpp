@@ -387,7 +387,7 @@ TEST_CASE("ranks that decide at different places, because one has registered sta
   });
   for (std::string const& one : words) {
     INFO(one);
-    CHECK(one.find("[E26] rank 1 and rank 0 do not decide their updates at the same place") != std::string::npos);
+    CHECK(one.find("[E26] rank 1 and rank 0 disagree on where updates are decided") != std::string::npos);
   }
 }
 

@@ -308,7 +308,7 @@ TEST_CASE("a layer that cannot be cut is not unfrozen, and the training goes on 
     std::int64_t i = 0;
     auto const update = [&] { step([&] { return model->loss(rows_of(i++, world.rank(), at::kFloat)); }); };
     update();
-    CHECK_THROWS_WITH(step.unfreeze(model->first->parameters(), 0.02), Catch::Contains("[E11]") && Catch::Contains("lies in memory with holes"));
+    CHECK_THROWS_WITH(step.unfreeze(model->first->parameters(), 0.02), Catch::Contains("[E11]") && Catch::Contains("is not dense in memory"));
     CHECK(optimizer.param_groups().size() == 1);
     CHECK_FALSE(model->first->weight.requires_grad());
     update();
@@ -330,7 +330,7 @@ TEST_CASE("what the program does beside the step with an optimizer in shares is 
          step([&] { return model.loss(rows_of(1, 0, at::kFloat)); });
          keel::step<cut<>> second{model, optimizer, world};
        }))
-    CHECK(has(words, "[E11] the optimizer has state of tensors that are not its parameters, as of the shares of another step"));
+    CHECK(has(words, "[E11] the optimizer has state for tensors that are not its parameters, such as the shards of another step"));
   for (auto const& words : with([](auto const& world, images& model, keel::adamw& optimizer) {
          keel::step<cut<>> step{model, optimizer, world};
          for (std::int64_t i = 0; i < 3; ++i) {
@@ -338,14 +338,14 @@ TEST_CASE("what the program does beside the step with an optimizer in shares is 
            if (i == 1) optimizer.step();
          }
        }))
-    CHECK(has(words, "[E19] the optimizer has state of the whole of second.weight"));
+    CHECK(has(words, "[E19] the optimizer has full state for second.weight"));
   for (auto const& words : with([](auto const& world, images& model, keel::adamw&) {
          at::NoGradGuard const no_grad;
          model.second->weight.set_data(at::empty({33, 80}).slice(1, 0, 40));
          keel::adamw optimizer(model.groups(), torch::optim::AdamWOptions(0.01));
          keel::step<cut<>> step{model, optimizer, world};
        }))
-    CHECK(has(words, "[E11] parameter second.weight lies in memory with holes, and keel::shard::zero<1> cuts memory"));
+    CHECK(has(words, "[E11] parameter second.weight is not dense in memory, as keel::shard::zero<1> requires"));
 }
 
 TEST_CASE("what one rank throws between the agreement and the end of an update ends all, who are not left waiting for its shares") {

@@ -101,9 +101,9 @@ TEST_CASE("a named loss that is not finite is named in the outcome, on the host 
 
 TEST_CASE("losses that cannot be summed are rejected by name") {
   at::Tensor const one = at::ones({}, at::requires_grad());
-  CHECK(words_of([&] { keel::losses{{"a", one}, {"a", one}}; }).find("\"a\" stands twice") != std::string::npos);
+  CHECK(words_of([&] { keel::losses{{"a", one}, {"a", one}}; }).find("\"a\" appears twice") != std::string::npos);
   CHECK(words_of([&] { keel::losses{{"", one}}; }).find("empty name") != std::string::npos);
-  CHECK(words_of([&] { keel::losses{{"a", at::ones({3})}}; }).find("is [3] of Float. Take its mean() or sum()") != std::string::npos);
+  CHECK(words_of([&] { keel::losses{{"a", at::ones({3})}}; }).find("is [3] of Float. Use its mean() or sum()") != std::string::npos);
   CHECK(words_of([&] { keel::losses{{"a", at::Tensor()}}; }).find("is nothing") != std::string::npos);
   CHECK(words_of([&] { keel::losses{{"a", one, NAN}}; }).find("factor") != std::string::npos);
   CHECK(words_of([&] { static_cast<void>(keel::losses().total()); }).find("Name at least one") != std::string::npos);

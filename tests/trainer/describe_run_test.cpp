@@ -227,7 +227,7 @@ TEST_CASE("a run whose model was made before its seed was set says so, once") {
     auto const said = events_of(directory.path(), "not_seeded");
     CHECK(said.size() == (is_seeded_first ? 0 : 1));
     for (auto const& event : said)
-      CHECK(event.at("message").get<std::string>().find("Call keel::seed<recipe>() before the model is made") !=
+      CHECK(event.at("message").get<std::string>().find("Call keel::seed<recipe>() before creating the model") !=
             std::string::npos);
   }
 }

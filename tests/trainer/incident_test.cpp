@@ -331,7 +331,7 @@ TEST_CASE("what is not an incident of this run is refused in words, and the run 
     file.seekp(-3, std::ios::end);
     file.put('!');
   }
-  refuses(incident, "is not what was saved");
+  refuses(incident, "is corrupted");
 }
 
 TEST_CASE("an incident whose numbers no run has is refused in words before anything is done with them") {

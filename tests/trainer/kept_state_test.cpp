@@ -83,12 +83,12 @@ TEST_CASE("registered state that one side lacks is rejected by name, and so is o
     with(run);
     run.resume();
   };
-  CHECK(refusal([&] { start([](auto&) {}); }).find("holds the state curriculum, which this program does not register") != std::string::npos);
+  CHECK(refusal([&] { start([](auto&) {}); }).find("contains the state curriculum, which this program does not register") != std::string::npos);
   auto const two = [&](auto& run) {
     run.register_state("curriculum", lessons);
     run.register_state("sampler", lessons);
   };
-  CHECK(refusal([&] { start(two); }).find("holds no state sampler") != std::string::npos);
+  CHECK(refusal([&] { start(two); }).find("contains no state sampler") != std::string::npos);
   CHECK(refusal([&] { start([](auto&) {}, true); }) == "accepted");
   CHECK(refusal([&] { start(two, true); }) == "accepted");
   CHECK(refusal([&] {
@@ -96,7 +96,7 @@ TEST_CASE("registered state that one side lacks is rejected by name, and so is o
             run.register_state("a", lessons);
             run.register_state("a", lessons);
           });
-        }).find("[E12] the state a is registered already") == 0);
+        }).find("[E12] the state a is already registered") == 0);
   keel::trainer<recipe> run{model, optimizer, quiet({.run_directory = directory / "other", .updates = 12})};
   run.fit(one_an_epoch, mean_squared_error(model));
   CHECK(refusal([&] { run.register_state("late", lessons); }).find("[E12] cannot register state late: the run has already started") == 0);

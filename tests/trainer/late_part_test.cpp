@@ -184,7 +184,7 @@ TEST_CASE("a late part that is not made again, is another, or is gone is an erro
         of_first.update(batch, mean_squared_error(first.model));
       }
     });
-    CHECK(has(words, "the part second was destroyed while its run goes on"));
+    CHECK(has(words, "the part second was destroyed before its run ended"));
     CHECK(run.updates() == 6);
   }
 }

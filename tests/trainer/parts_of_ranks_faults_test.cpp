@@ -63,8 +63,8 @@ TEST_CASE("an exception of one rank in a loss, the loop, a hook, the data or an 
     char const* name;
     char const* words;
   };
-  for (auto const& [name, words] : {thrown_in{"discriminator", "rank 1 threw, and no rank makes this update: of the discriminator"},
-                                    {"generator", "rank 1 threw, and no rank makes this update: of the generator"},
+  for (auto const& [name, words] : {thrown_in{"discriminator", "rank 1 threw; the update was discarded on all ranks: of the discriminator"},
+                                    {"generator", "rank 1 threw; the update was discarded on all ranks: of the generator"},
                                     {"between", "an exception has ended"},
                                     {"hook", "of the hook"},
                                     {"data", "of the data"},
@@ -175,7 +175,7 @@ TEST_CASE("ranks that go different ways are named with both places") {
              }
              run.finish();
            }),
-           "rank 1 is at the beginning of an iteration, and rank 0 at the end of the run behind 2 iterations, in the middle of one");
+           "rank 1 is at the beginning of an iteration, and rank 0 at the end of the run after 2 iterations, in the middle of one");
   // Another length.
   for (std::string const& one : rank_error_messages(2, [](keel::world_of_ranks const& world) {
          keel::run<unsaved> run{world, quiet({.updates = 10 + world.rank()})};
@@ -312,7 +312,7 @@ TEST_CASE("memory that runs out in a part of one rank is the rung of all, and wh
       });
     }
   });
-  for (std::string const& one : said) CHECK(has(one, "memory ran out in the part discriminator, and its ladder has no further rung"));
+  for (std::string const& one : said) CHECK(has(one, "memory ran out in the part discriminator, and its ladder has no rung left"));
 }
 
 TEST_CASE("memory that runs out at any allocation of a rank in an iteration, its save and its evaluation ends the run of all") {
@@ -393,5 +393,5 @@ TEST_CASE("a stray write to a parameter of one part on one rank is named at the 
       if (world.rank() == 1 && run.cursor().consumed == 1) of.generator->parameters().front().add_(1e-3);
     }
   });
-  for (std::string const& one : said) CHECK(has(one, "generator.0.weight of rank 1 is not rank 0's"));
+  for (std::string const& one : said) CHECK(has(one, "generator.0.weight on rank 1 has diverged from rank 0"));
 }

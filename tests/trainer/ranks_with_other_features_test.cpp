@@ -250,7 +250,7 @@ TEST_CASE("a checkpoint of another recipe, and a directory that another run has,
   });
   for (auto const& one : not_resumed) {
     INFO(one);
-    CHECK(one.find("holds another run") != std::string::npos);
+    CHECK(one.find("contains another run") != std::string::npos);
   }
 }
 

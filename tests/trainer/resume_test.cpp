@@ -132,8 +132,8 @@ TEST_CASE("a resume says that weights of the program, or weights_from, give way 
     std::fclose(console);
     return words;
   };
-  CHECK(words_of({}).find("in place of the parameters that the program gave") != std::string::npos);
-  CHECK(words_of({.weights_from = directory / "run"}).find("in place of options.weights_from") != std::string::npos);
+  CHECK(words_of({}).find("replacing the parameters of the program's model") != std::string::npos);
+  CHECK(words_of({.weights_from = directory / "run"}).find("ignoring options.weights_from") != std::string::npos);
 }
 
 TEST_CASE("a run that is shorter than its checkpoint is rejected by rule S19") {

@@ -103,7 +103,7 @@ TEST_CASE("a file system without locks and without a sync of directories is take
   one.fit();
   CHECK(keel::checkpoint_store(directory / "run/checkpoints").updates() == std::vector<std::int64_t>{4, 6});
   std::string const events = read_file(directory / "run/events.jsonl");
-  CHECK(events.find("has no locks (no locks here)") != std::string::npos);
+  CHECK(events.find("does not support locks (no locks here)") != std::string::npos);
   std::string const words = "the entries of " + (directory / "run/checkpoints").string() + " cannot be synced";
   auto const first = events.find(words);
   REQUIRE(first != std::string::npos);

@@ -242,13 +242,13 @@ TEST_CASE("parts by the same name, with a shared parameter, or others than the c
   {
     keel::run<> run{quiet()};
     CHECK(has(words_of([&] { for ([[maybe_unused]] auto& real : run.epochs(real_data())) {} }), "has no parts"));
-    CHECK(has(words_of([&] { run.iterations(); }), "needs a number"));
+    CHECK(has(words_of([&] { run.iterations(); }), "needs a length"));
   }
   {
     keel::run<saved> run{quiet({.run_directory = directory / "gan"})};
     keel::part<skipping> d{run, "discriminator", of.discriminator, *of.of_discriminator};
     auto const words = words_of([&] { run.resume(); });
-    CHECK(has(words, "has the part generator: its parts are discriminator, generator, and this run's discriminator"));
+    CHECK(has(words, "has the part generator: its parts are discriminator, generator, and those of this run are discriminator"));
   }
   {
     keel::run<saved> run{quiet({.run_directory = directory / "gan"})};
@@ -259,7 +259,7 @@ TEST_CASE("parts by the same name, with a shared parameter, or others than the c
   {
     // With one model of this run a trainer says what it found.
     keel::trainer<saved> run{of.generator, *of.of_generator, quiet({.run_directory = directory / "gan"})};
-    CHECK(has(words_of([&] { run.resume(); }), "is of a run of several parts, discriminator, generator"));
+    CHECK(has(words_of([&] { run.resume(); }), "was saved by a run of several parts, discriminator, generator"));
   }
 }
 

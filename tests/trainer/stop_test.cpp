@@ -68,7 +68,7 @@ TEST_CASE("the same stop signal from scheduler and launcher counts once, also du
             });
           }, directory / "words") == 0);
     CHECK(saved(directory / "run") == std::vector<std::int64_t>{7});
-    CHECK(read_file(directory / "words").find("stopping already") != std::string::npos);
+    CHECK(read_file(directory / "words").find("already stopping") != std::string::npos);
   }
 }
 

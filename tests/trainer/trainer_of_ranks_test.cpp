@@ -432,7 +432,7 @@ TEST_CASE("ranks that evaluate under different names are told both") {
     run.evaluate_on(world.rank() == 0 ? "validation" : "test", std::vector<keel::row_numbers>{{1}}, of.loss());
     run.fit(of.batches, of.loss());
   });
-  for (std::string const& one : words) CHECK(one.find("[E26] rank 1 evaluates test: loss, and rank 0 validation: loss.") == 0);
+  for (std::string const& one : words) CHECK(one.find("[E26] rank 1 evaluates test: loss, but rank 0 evaluates validation: loss.") == 0);
 }
 
 TEST_CASE("a program's own loop that ends with an exception of ranks or of its own is in the record of each rank") {

@@ -98,7 +98,7 @@ std::string expected_value(bool was_a_number) {
   using saved = typename saved_value<Value>::type;
   using limits = std::numeric_limits<saved>;
   if constexpr (std::is_same_v<saved, std::string>) {
-    return "a text";
+    return "a string";
   } else if constexpr (std::is_same_v<saved, bool>) {
     return "true or false";
   } else if constexpr (std::is_same_v<saved, float>) {
@@ -300,7 +300,7 @@ class state_reader {
     std::erase_if(field, [&](auto const& entry) { return detail::find(from, detail::path_of_key(entry.first)) == nullptr; });
     for (std::string const& name : detail::names_in(from)) {
       auto const key = detail::key_of_path(name);
-      if (!key) wrong(at, "an object with keys as keel writes them");
+      if (!key) wrong(at, "an object with valid keys");
       read(*detail::find(from, name), {at, std::string_view(name)}, field.try_emplace(*key).first->second);
     }
   }

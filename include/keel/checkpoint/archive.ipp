@@ -188,7 +188,7 @@ KEEL_BODY void state_reader::read_tensor(nlohmann::json const& from, place const
   if (!from.is_boolean() && !in_parts) wrong(at, "true or false");
   auto const found = tensors_.find(at.path());
   bool const expected = in_parts || from.get<bool>();
-  if (expected != (found != tensors_.end())) wrong(at, expected ? "among the tensors" : "without a tensor");
+  if (expected != (found != tensors_.end())) wrong(at, expected ? "among the tensors" : "an undefined tensor");
   if (!expected) {
     field = at::Tensor();
     return;
@@ -204,14 +204,15 @@ KEEL_BODY void state_reader::read_tensor(nlohmann::json const& from, place const
 
 KEEL_BODY void state_reader::wrong(place const& at, std::string const& expected) const {
   // The checksum matched, so another program wrote this.
-  throw checkpoint_error("E04", source_ + ": the field " + at.path() + " is not " + expected +
-                                    ". Another version of the program wrote it: give the field the type that it had, or use "
-                                    "another run directory.");
+  throw checkpoint_error(
+      "E04",
+      source_ + ": the field " + at.path() + " is not " + expected +
+          ". Another version of the program wrote it: restore the former type of the field, or use another run directory.");
 }
 KEEL_BODY void state_reader::missing(place const& at) const {
   throw checkpoint_error("E04", source_ + ": the field " + at.path() +
-                                    " is not there. Another version of the program wrote it: carry it over with "
-                                    "trainer::migrate, take options.accept_changed_recipe, or use another run directory.");
+                                    " is missing. Another version of the program wrote the checkpoint: convert it with "
+                                    "trainer::migrate, set options.accept_changed_recipe, or use another run directory.");
 }
 
 }  // namespace keel::inline KEEL_MODE

@@ -28,8 +28,8 @@ bool load_newest_valid(Store& store, Apply&& apply, OnDamaged&& on_damaged) {
       return true;
     } catch (nlohmann::json::exception const& thrown) {
       // The checksum matched, so something other than a keel run wrote it.
-      throw checkpoint_error("E04", source + " does not hold what a run needs (" + thrown.what() +
-                                        "). Use another run directory, or carry it over with trainer::migrate.");
+      throw checkpoint_error("E04", source + " does not contain the state of a run (" + thrown.what() +
+                                        "). Use another run directory, or convert the checkpoint with trainer::migrate.");
     } catch (error const& thrown) {
       // The file may be intact although it cannot be read now. If it were skipped, it would eventually be removed.
       if (thrown.id() != "E05") throw;
@@ -39,8 +39,9 @@ bool load_newest_valid(Store& store, Apply&& apply, OnDamaged&& on_damaged) {
     on_damaged(id.update, damage);
   }
   if (damage.empty()) return false;
-  throw checkpoint_error("E05", "none of the checkpoints is whole; the oldest, " + store.path_of(found.back()).string() +
-                                    ", says: " + damage + " Restore the directory from a copy, or start again in another one.");
+  throw checkpoint_error("E05", "all checkpoints are damaged. The oldest, " + store.path_of(found.back()).string() +
+                                    ", fails with: " + damage +
+                                    " Restore the directory from a backup, or start again in another one.");
 }
 
 }  // namespace keel::inline KEEL_MODE

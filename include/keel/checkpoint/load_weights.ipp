@@ -26,11 +26,11 @@ inline std::filesystem::path chosen_checkpoint(std::filesystem::path const& run,
     auto const best = read_manifest(directory).best;
     if (best.empty())
       throw checkpoint_error(
-          "E04", run.string() + " has no best checkpoint. Train with keel::checkpoint::keep_best, or take the newest.");
+          "E04", run.string() + " has no best checkpoint. Train with keel::checkpoint::keep_best, or load the newest.");
     return store.path_of_update(best.front());
   }
   throw checkpoint_error(
-      "E05", run.string() + " has no whole checkpoint. Look at the path, or at keel's example `checkpoint verify`.");
+      "E05", run.string() + " has no intact checkpoint. Check the path, or run keel's example `checkpoint verify`.");
 }
 
 /// Returns the parameter whose moving average is stored as `name`: "weight" of "step.average.weight", and "critic.weight" of
@@ -63,7 +63,7 @@ inline tensor_map weights_of_checkpoint(std::filesystem::path const& directory, 
   }
   if (!found)
     throw checkpoint_error(
-        "E04", directory.string() + " holds no moving average. Train with keel::ema<0.999>, or load the parameters.");
+        "E04", directory.string() + " contains no moving average. Train with keel::ema<0.999>, or load the parameters.");
   return weights;
 }
 
@@ -76,9 +76,9 @@ KEEL_BODY void load_weights(torch::nn::Module& model, std::filesystem::path cons
   bool const is_run = files.exists(from / "checkpoints");
   bool const is_directory = is_run || files.exists(from / "manifest.json");
   if (!is_directory && (choice.best || choice.averaged))
-    throw error("E12",
-                from.string() +
-                    " is not a run directory or a checkpoint, so it has neither a best nor an average. Leave the choice out.");
+    throw error("E12", from.string() +
+                           " is neither a run directory nor a checkpoint, so it has no best checkpoint and no average. Load it "
+                           "without a weights_choice.");
   if (is_directory) {
     auto const directory = is_run ? detail::chosen_checkpoint(from, choice) : from;
     return load_model(model, detail::weights_of_checkpoint(directory, choice.averaged), directory.string());

@@ -51,15 +51,15 @@ inline constexpr std::string_view manifest_seal = ",\n  \"xxh3\": \"";
 inline constexpr std::string_view manifest_end = "\"\n}\n";
 
 [[noreturn]] inline void throw_damaged_manifest(std::string const& name, std::string const& what) {
-  throw checkpoint_error("E05", name + " " + what + ". Take an older checkpoint, and look at the disk.");
+  throw checkpoint_error("E05", name + " " + what + ". Use an older checkpoint, and check the disk.");
 }
 
 /// Throws checkpoint_error (E17). A checkpoint of another version is not damaged and must not be skipped: this program cannot
 /// continue the run.
 [[noreturn]] inline void throw_unknown_format(std::string const& name, std::string const& format) {
-  throw checkpoint_error("E17", name + " is of format " + format + ", and this version of keel reads formats " +
+  throw checkpoint_error("E17", name + " has format " + format + ", but this version of keel reads formats " +
                                     std::to_string(manifest::format) + " and " + std::to_string(manifest::multi_rank_format) +
-                                    ". Go on with the version that wrote it, or use another run directory.");
+                                    ". Use the version that wrote it, or use another run directory.");
 }
 
 inline nlohmann::json json_of(file_record const& record) {
@@ -150,7 +150,7 @@ inline manifest parse_manifest(std::string const& text, std::string const& name)
     } catch (json_text_error const&) {
       // Not JSON: damaged, reported below.
     }
-    fail("is not what was saved: its checksum differs");
+    fail("is corrupted: its checksum does not match");
   }
   manifest read;
   try {
@@ -158,7 +158,7 @@ inline manifest parse_manifest(std::string const& text, std::string const& name)
     if (!is_read(all.at("format"))) throw_unknown_format(name, all.at("format").dump());
     auto const integer = [&](nlohmann::json const& one) {
       if (!one.is_number_integer() || (one.is_number_unsigned() && one.get<std::uint64_t>() >> 63 != 0))
-        fail("holds " + one.dump() + " where a count belongs");
+        fail("contains " + one.dump() + " where a count is expected");
       return one.get<std::int64_t>();
     };
     read.update = integer(all.at("update"));
@@ -180,7 +180,7 @@ inline manifest parse_manifest(std::string const& text, std::string const& name)
   } catch (json_text_error const& thrown) {
     fail(std::string("cannot be used: ") + thrown.what());
   } catch (nlohmann::json::exception const& thrown) {
-    fail(std::string("does not say what a manifest says (") + thrown.what() + ")");
+    fail(std::string("is not a valid manifest (") + thrown.what() + ")");
   }
   return read;
 }

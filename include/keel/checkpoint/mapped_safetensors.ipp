@@ -30,7 +30,7 @@ class mapped_file {
     address_ = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.get(), 0);
     if (address_ != MAP_FAILED) return;
     if (errno != ENOMEM) throw_file_error("map", path, errno);
-    throw out_of_memory_error("E09", "the system grants no memory to map " + path.string() + " of " + std::to_string(size) +
+    throw out_of_memory_error("E09", "the system has no memory left to map " + path.string() + " of " + std::to_string(size) +
                                          " bytes. " + read_slices + ", or raise the limit with ulimit -v.");
   }
   mapped_file(mapped_file const&) = delete;

@@ -31,8 +31,9 @@ KEEL_BODY void migration::set_lr(double rate) {
 KEEL_BODY void migration::set_lr(std::size_t group, double rate) {
   auto& highest = rates();
   if (group >= highest.size())
-    throw checkpoint_error("E04", "a migration sets the learning rate of group " + std::to_string(group) + ", and there are " +
-                                      std::to_string(highest.size()) + " groups. Count from 0.");
+    throw checkpoint_error("E04", "a migration sets the learning rate of group " + std::to_string(group) +
+                                      ", but there are only " + std::to_string(highest.size()) +
+                                      " groups. Groups are numbered from 0.");
   if (highest[group] == rate) return;
   highest[group] = rate;
   using pointer = nlohmann::json::json_pointer;

@@ -27,7 +27,7 @@ KEEL_BODY void save_safetensors(std::filesystem::path const& path, torch::nn::Mo
 
 KEEL_BODY void require_same_model(tensor_map const& model, tensor_map const& saved, std::string const& source) {
   std::string const way_out =
-      " Build the model as it was, carry the checkpoint over with trainer::migrate, or use another run directory.";
+      " Build the model as before, convert the checkpoint with trainer::migrate, or use another run directory.";
   for (auto const& [name, tensor] : model) {
     auto const found = saved.find(name);
     if (found == saved.end()) {

@@ -30,7 +30,7 @@ inline opened_safetensors open_safetensors(file_system& files, file_handle const
   std::string text(static_cast<std::size_t>(std::min<std::uint64_t>(size, safetensors_prefix)), '\0');
   auto const source = [&](char* destination, std::size_t count, std::uint64_t offset) {
     if (files.read_at(file, path, destination, count, offset) != count)
-      throw_damaged_safetensors(name, "it became shorter while it was read");
+      throw_damaged_safetensors(name, "it was truncated while it was read");
   };
   source(text.data(), text.size(), 0);
   auto const length = static_cast<std::size_t>(read_safetensors_length(text.data(), size, name));

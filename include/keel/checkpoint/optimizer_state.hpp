@@ -196,7 +196,7 @@ template <class Use>
 void with_optimizer_codec(torch::optim::Optimizer& optimizer, Use&& use) {
   if (with_known_codec(optimizer, std::forward<Use>(use))) return;
   throw error("S05",
-              "keel does not know how this optimizer's state is saved. Use SGD, Adam, AdamW, RMSprop, Adagrad or LBFGS, or "
+              "keel cannot save the state of this optimizer. Use SGD, Adam, AdamW, RMSprop, Adagrad or LBFGS, or "
               "keel::checkpoint::never.");
 }
 
@@ -245,7 +245,7 @@ struct state_placer {
     }
     if (tensor.dim() != 0 && tensor.sizes() != parameter.sizes()) {
       throw checkpoint_error(
-          "E05", source + ": " + field + " of " + name + " has another shape than the parameter. Take an older checkpoint.");
+          "E05", source + ": " + field + " of " + name + " does not have the shape of the parameter. Use an older checkpoint.");
     }
     tensor = tensor.to(parameter.device());
     // Restores the parameter's memory layout, which the state had before it was saved.
@@ -296,14 +296,14 @@ inline void load_optimizer(torch::optim::Optimizer& optimizer, parameter_list co
     auto const text = [](nlohmann::json const& value) { return value.is_string() ? value.get<std::string>() : value.dump(); };
     nlohmann::json const kind = object.value("kind", nlohmann::json());
     if (kind != Codec::name) {
-      throw checkpoint_error("E04", source + " holds the state of " + text(kind) + " and this run uses " + Codec::name +
+      throw checkpoint_error("E04", source + " contains the state of " + text(kind) + ", but this run uses " + Codec::name +
                                         ". Use that optimizer, or another run directory.");
     }
     nlohmann::json const groups = object.value("groups", nlohmann::json::array());
     auto& live = optimizer.param_groups();
     if (!groups.is_array() || groups.size() != live.size()) {
       throw checkpoint_error("E04", source + " has " + std::to_string(groups.size()) +
-                                        " parameter groups and the optimizer has " + std::to_string(live.size()) +
+                                        " parameter groups, but the optimizer has " + std::to_string(live.size()) +
                                         ". Build the same groups, or use another run directory.");
     }
 
@@ -326,8 +326,8 @@ inline void load_optimizer(torch::optim::Optimizer& optimizer, parameter_list co
       if (groups[g].value("parameters", nlohmann::json::array()) != nlohmann::json(names)) {
         throw checkpoint_error("E04",
                                source + ": group " + std::to_string(g) +
-                                   " of the optimizer held other parameters. Freeze and group the same ones in the same order, "
-                                   "carry it over with trainer::migrate, or use another run directory.");
+                                   " of the optimizer had other parameters. Freeze and group the same parameters in the same "
+                                   "order, convert the checkpoint with trainer::migrate, or use another run directory.");
       }
       for (at::Tensor const& parameter : held) {
         std::string const& name = parameters.names[index++];

@@ -146,8 +146,8 @@ inline std::map<std::string, file_record> collect_rank_files(file_system& files,
         }
       }
       if (auto const limit = patience(); now - shown_at > limit)
-        throw file_error("E02", who + " has not shown for " + std::to_string(limit.count()) +
-                                    " ms that it still writes its files of a checkpoint. Look at what that process does.");
+        throw file_error("E02", who + " has reported no progress for " + std::to_string(limit.count()) +
+                                    " ms while writing its files of a checkpoint. Check that process.");
       std::this_thread::sleep_for(pause);
     }
     try {
@@ -160,7 +160,7 @@ inline std::map<std::string, file_record> collect_rank_files(file_system& files,
       }
       for (auto const& [name, entry] : record.at("files").items()) all.emplace(name, record_of_json(entry));
     } catch (nlohmann::json::exception const& thrown) {
-      throw file_error("E02", path.string() + " is not what " + who + " writes (" + thrown.what() + "). Look at the disk.");
+      throw file_error("E02", path.string() + " is not a valid file of " + who + " (" + thrown.what() + "). Check the disk.");
     }
     files.remove_file(path);
   }

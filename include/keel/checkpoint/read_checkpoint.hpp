@@ -21,12 +21,12 @@
 namespace keel::detail::inline KEEL_MODE {
 
 [[noreturn]] inline void throw_damaged_checkpoint(std::filesystem::path const& path, std::string const& what) {
-  throw checkpoint_error("E05", path.string() + " " + what + ". Take an older checkpoint, and look at the disk.");
+  throw checkpoint_error("E05", path.string() + " " + what + ". Use an older checkpoint, and check the disk.");
 }
 
 inline file_record const& record_of(manifest const& all, std::filesystem::path const& directory, char const* name) {
   auto const found = all.files.find(name);
-  if (found == all.files.end()) throw_damaged_checkpoint(directory / "manifest.json", std::string("does not name ") + name);
+  if (found == all.files.end()) throw_damaged_checkpoint(directory / "manifest.json", std::string("does not list ") + name);
   return found->second;
 }
 
@@ -40,13 +40,14 @@ inline void require_matching_name(std::filesystem::path const& directory, manife
   char expected[32];
   int const length = std::snprintf(expected, sizeof expected, "%09lld", static_cast<long long>(all.update));
   if (end - digits < 9 || name.compare(digits, end - digits, expected, static_cast<std::size_t>(length)) == 0) return;
-  throw_damaged_checkpoint(directory, "holds update " + std::to_string(all.update) + ": it was renamed from step-" + expected);
+  throw_damaged_checkpoint(directory,
+                           "contains update " + std::to_string(all.update) + ": it was renamed from step-" + expected);
 }
 
 inline std::uint64_t verify_size(file_system& files, std::filesystem::path const& path, file_record const& expected) {
   std::uint64_t const size = files.size(path);
   if (size != expected.bytes)
-    throw_damaged_checkpoint(path, "is not what was saved: it has " + std::to_string(size) + " bytes, and manifest.json says " +
+    throw_damaged_checkpoint(path, "is corrupted: it has " + std::to_string(size) + " bytes, but manifest.json lists " +
                                        std::to_string(expected.bytes));
   return size;
 }
@@ -59,8 +60,7 @@ struct tensor_checksum_verifier {
   void operator()(safetensors_entry const& entry, std::string const& sum) const {
     auto const found = expected.tensor_checksums.find(entry.name);
     if (found == expected.tensor_checksums.end() || found->second != sum)
-      throw_damaged_checkpoint(
-          path, "is not what was saved: the checksum of " + shown_name(entry.name) + " differs from manifest.json");
+      throw_damaged_checkpoint(path, "is corrupted: the checksum of " + shown_name(entry.name) + " differs from manifest.json");
   }
 };
 
@@ -72,10 +72,10 @@ inline tensor_map read_tensors(file_system& files, std::filesystem::path const& 
   auto const file = files.open_for_read(path);
   auto opened = open_safetensors(files, file, path, size);
   if (checksum_of(opened.text) != expected.header_checksum)
-    throw_damaged_checkpoint(path, "is not what was saved: the checksum of its header differs from manifest.json");
+    throw_damaged_checkpoint(path, "is corrupted: the checksum of its header differs from manifest.json");
   auto const read_at = [&](char* to, std::size_t count, std::uint64_t offset) {
     if (files.read_at(file, path, to, count, opened.data_begin + offset) != count)
-      throw_damaged_checkpoint(path, "became shorter while it was read");
+      throw_damaged_checkpoint(path, "was truncated while it was read");
   };
   return read_safetensors_data(std::move(opened.header), path.string(), read_at, tensor_checksum_verifier{expected, path})
       .tensors;
@@ -87,7 +87,7 @@ inline nlohmann::json read_state(file_system& files, std::filesystem::path const
   verify_size(files, path, expected);
   std::string const text = files.read(path, std::max(file_system::longest_text, expected.bytes));
   if (text.size() != expected.bytes || checksum_of(text) != expected.checksum)
-    throw_damaged_checkpoint(path, "is not what was saved: its checksum differs from manifest.json");
+    throw_damaged_checkpoint(path, "is corrupted: its checksum differs from manifest.json");
   try {
     return parse_json(text);
   } catch (json_text_error const& thrown) {
@@ -116,7 +116,7 @@ inline void read_tensors_into(tensor_map& to, file_system& files, std::filesyste
   for (auto& [tensor, values] : read_tensors(files, directory, name.c_str(), all)) {
     if (!to.emplace(prefix + tensor, std::move(values)).second)
       throw_damaged_checkpoint(directory / name,
-                               "holds " + shown_name(tensor) + ", which another file of the checkpoint holds too");
+                               "contains " + shown_name(tensor) + ", which another file of the checkpoint contains too");
   }
 }
 

@@ -46,7 +46,7 @@ KEEL_BODY safetensors_content load_safetensors(std::filesystem::path const& path
   auto opened = detail::open_safetensors(files, path);
   return detail::read_safetensors_data(std::move(opened.header), name, [&](char* to, std::size_t count, std::uint64_t offset) {
     if (files.read_at(opened.file, path, to, count, opened.data_begin + offset) != count)
-      detail::throw_damaged_safetensors(name, "it became shorter while it was read");
+      detail::throw_damaged_safetensors(name, "it was truncated while it was read");
   });
 }
 

@@ -42,7 +42,8 @@ KEEL_BODY at::Tensor safetensors_file::rows(std::string const& name, std::int64_
   if (part.shape.empty()) fail("it is a scalar. Read it with tensor()");
   std::int64_t const count = part.shape[0];
   if (begin < 0 || end < begin || end > count)
-    fail("it has " + std::to_string(count) + " rows. Begin and end must be from 0 to that, and the end not before the begin");
+    fail("it has " + std::to_string(count) +
+         " rows. Begin and end must be between 0 and that number, and end must not be less than begin");
   if (part.begin < part.end) {
     // Offsets of packed elements are computed in bits; the header check has ruled out overflow.
     std::uint64_t const parts_of_byte = safetensors_dtypes[part.dtype].bits % 8 == 0 ? 1 : 8;
@@ -73,7 +74,7 @@ KEEL_BODY at::Tensor safetensors_file::read(safetensors_entry const& part) const
   if (count == 0) return tensor;
   file_system files;
   if (files.read_at(file_, path_, memory, count, data_begin_ + part.begin) != count)
-    detail::throw_damaged_safetensors(file, "it became shorter while it was read");
+    detail::throw_damaged_safetensors(file, "it was truncated while it was read");
   detail::require_bools(part, memory, count, file);
   return tensor;
 }
@@ -98,13 +99,13 @@ KEEL_BODY void safetensors_file::throw_unknown_name(std::string const& name) con
   for (auto at = entry_of_.begin(); !close && at != entry_of_.end() && shown.size() < max_shown; ++at)
     shown.emplace_back(0, at->first);
   shown.resize(std::min(shown.size(), max_shown));
-  std::string words = path_.string() + " holds no tensor " + detail::shown_name(name) + ". ";
-  words += close ? "Close to it are" : shown.empty() ? "It holds none" : "Its first are";
+  std::string words = path_.string() + " contains no tensor " + detail::shown_name(name) + ". ";
+  words += close ? "Similar names are" : shown.empty() ? "It is empty" : "Its first names are";
   for (char const* comma = " "; auto const& [apart, known] : shown) {
     words += comma + detail::shown_name(known);
     comma = ", ";
   }
-  throw checkpoint_error("E04", words + "; names() gives all " + std::to_string(entry_of_.size()) + ".");
+  throw checkpoint_error("E04", words + "; names() lists all " + std::to_string(entry_of_.size()) + ".");
 }
 
 }  // namespace keel::inline KEEL_MODE

@@ -18,7 +18,7 @@ namespace keel::detail::inline KEEL_MODE {
 KEEL_BODY std::string shown_name(std::string_view name) { return "'" + printable(name, 100) + "'"; }
 
 KEEL_BODY void throw_damaged_safetensors(std::string const& file, std::string const& reason) {
-  throw checkpoint_error("E05", file + " is damaged or not a safetensors file: " + reason + "; take an older checkpoint");
+  throw checkpoint_error("E05", file + " is damaged or not a safetensors file: " + reason + "; use an older checkpoint");
 }
 
 KEEL_BODY std::optional<std::uint64_t> safetensors_bytes(std::vector<std::int64_t> const& shape, std::size_t dtype) {
@@ -183,8 +183,9 @@ class safetensors_events final : public nlohmann::json_sax<nlohmann::json> {
     if (!has_dtype_ || !has_shape_ || offsets_ != 2) fail("no dtype, no shape or not two data_offsets");
     entry_.dtype = safetensors_dtype_named(dtype_);
     if (entry_.dtype == safetensors_dtypes.size())
-      throw checkpoint_error("E05", file_ + " holds the tensor " + shown_name(entry_.name) + " of dtype " + shown_name(dtype_) +
-                                        ", which keel cannot load; convert it to F32, or take an older checkpoint");
+      throw checkpoint_error("E05", file_ + " contains the tensor " + shown_name(entry_.name) + " of dtype " +
+                                        shown_name(dtype_) +
+                                        ", which keel cannot load; convert it to F32, or use an older checkpoint");
     auto const bytes = safetensors_bytes(entry_.shape, entry_.dtype);
     if (!bytes) fail("a shape of more bytes than 63 bits can count, or of packed elements that do not fill whole bytes");
     if (entry_.end < entry_.begin) fail("data_offsets that run backwards");
@@ -231,7 +232,7 @@ KEEL_BODY safetensors_header parse_safetensors_header(std::string_view json, std
   auto const last = json.find_last_not_of(white_space);
   if (first == json.npos || json[first] != '{') throw_damaged_safetensors(file, "its header is not a JSON object");
   if (json[last] != '}') throw_damaged_safetensors(file, "its header does not end in } and white space");
-  if (json.find('\0') != std::string_view::npos) throw_damaged_safetensors(file, "its header holds a NUL byte");
+  if (json.find('\0') != std::string_view::npos) throw_damaged_safetensors(file, "its header contains a NUL byte");
   json = json.substr(first, last + 1 - first);
   safetensors_events events(file);
   nlohmann::json::sax_parse(json.begin(), json.end(), &events);
@@ -290,7 +291,7 @@ KEEL_BODY std::string build_safetensors_header(std::vector<safetensors_entry>& e
   header.resize((header.size() + safetensors_alignment - 1) / safetensors_alignment * safetensors_alignment, ' ');
   std::uint64_t const length = header.size() - safetensors_prefix;
   if (length > safetensors_max_header)
-    throw data_error("E05", "the names and metadata to be saved take more than 100,000,000 bytes; split them over files");
+    throw data_error("E05", "the names and metadata to be saved exceed 100,000,000 bytes; split them over several files");
   std::memcpy(header.data(), &length, sizeof length);
   return header;
 }

@@ -44,10 +44,10 @@ std::vector<std::pair<std::string, std::string>> take_aliases(string_map& metada
     }
     auto name = key.substr(safetensors_alias.size());
     if (!holds(target))
-      throw_damaged_safetensors(
-          file, "it calls " + shown_name(name) + " an alias of " + shown_name(target) + ", which it does not hold");
+      throw_damaged_safetensors(file, "its metadata declares " + shown_name(name) + " an alias of " + shown_name(target) +
+                                          ", which the file does not contain");
     if (holds(name) || name == "__metadata__")
-      throw_damaged_safetensors(file, "it holds " + shown_name(name) + " both as a tensor and as an alias");
+      throw_damaged_safetensors(file, "it contains " + shown_name(name) + " both as a tensor and as an alias");
     aliases.emplace_back(std::move(name), target);
     at = metadata.erase(at);
   }
@@ -67,7 +67,7 @@ inline void add_aliases(safetensors_content& content, string_map metadata, std::
 
 inline constexpr char const* read_slices = "Read slices of it with keel::safetensors_file";
 inline constexpr char const* read_slices_or_map =
-    "Read slices of it with keel::safetensors_file, or use keel::map_safetensors, which does not hold it in memory";
+    "Read slices of it with keel::safetensors_file, or use keel::map_safetensors, which does not load it into memory";
 
 /// Allocates memory for a tensor of a file, which may declare any size. Throws out_of_memory_error (E09).
 inline at::Tensor memory_for(tensor_form const& form, safetensors_entry const& entry, std::string const& file,
@@ -77,7 +77,7 @@ inline at::Tensor memory_for(tensor_form const& form, safetensors_entry const& e
   } catch (std::exception const& thrown) {
     if (!is_out_of_memory(thrown)) throw;
     throw out_of_memory_error("E09", "there is not enough memory for the tensor " + shown_name(entry.name) + " of " + file +
-                                         ", which takes " + std::to_string(entry.end - entry.begin) + " bytes. " + way_out +
+                                         ", which needs " + std::to_string(entry.end - entry.begin) + " bytes. " + way_out +
                                          ".");
   }
 }

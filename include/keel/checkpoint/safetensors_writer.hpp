@@ -47,8 +47,8 @@ class safetensors_writer {
   safetensors_writer(tensor_map const& tensors, string_map metadata) : tensors_(tensors) {
     for (auto const& [key, value] : metadata)
       if (key.starts_with(safetensors_alias))
-        throw data_error(
-            "E05", "the metadata key " + shown_name(key) + " begins with 'alias:', which is for shared tensors; rename it");
+        throw data_error("E05", "the metadata key " + shown_name(key) +
+                                    " begins with 'alias:', which is reserved for shared tensors; rename it");
     metadata["format"] = "pt";  // transformers rejects a file without it
 
     std::map<identity, std::string> stored;
@@ -91,15 +91,15 @@ class safetensors_writer {
  private:
   static safetensors_entry describe(std::string const& name, at::Tensor const& tensor) {
     auto const fail = [&](std::string const& what) { throw data_error("E05", "the tensor " + shown_name(name) + " " + what); };
-    if (name == "__metadata__") fail("has the name that safetensors keeps for metadata; rename it");
+    if (name == "__metadata__") fail("has the name that safetensors reserves for metadata; rename it");
     if (!tensor.defined()) fail("is undefined and cannot be saved; leave it out");
-    if (tensor.layout() != at::kStrided) fail("is sparse or of another layout without strides; save it as to_dense()");
+    if (tensor.layout() != at::kStrided) fail("is sparse or has another layout without strides; save its to_dense()");
     if (tensor.is_meta() || !tensor.has_storage()) fail("has no memory and cannot be saved; materialize it");
     auto const type = std::ranges::find(safetensors_scalar_types, tensor.scalar_type());
     if (type == safetensors_scalar_types.end())
       fail(std::string("has the dtype ") + c10::toString(tensor.scalar_type()) + ", which keel cannot save; convert it");
     if (tensor.scalar_type() == at::kBool && tensor.view(at::kByte).gt(1).any().item<bool>())
-      fail("is of bool and holds bytes other than 0 and 1; save it as uint8");
+      fail("has dtype bool and contains bytes other than 0 and 1; save it as uint8");
     safetensors_entry entry;
     entry.name = name;
     entry.dtype = static_cast<std::size_t>(type - safetensors_scalar_types.begin());

@@ -67,7 +67,7 @@ inline std::string shard_name(std::string const& stem, std::size_t index, std::s
 KEEL_BODY std::optional<std::filesystem::path> older_index(file_system& files, std::filesystem::path const& name) {
   auto const target = replaceable_file(name);
   if (!target)
-    throw error("E12", name.string() + " is in the way of the index, and it is not a file. Move it away, or give " +
+    throw error("E12", name.string() + " is not a file, so the index cannot be written there. Move it away, or pass " +
                            "save_sharded_safetensors another directory or name.");
   return files.exists(*target) ? target : std::nullopt;
 }
@@ -85,7 +85,7 @@ inline std::string index_text(shard_plan const& plan, std::string const& stem) {
   try {
     return index.dump(2) + "\n";
   } catch (nlohmann::json::type_error const&) {
-    throw error("E12", "the name " + shown_name(stem) + " is not UTF-8, which an index cannot hold. Give " +
+    throw error("E12", "the name " + shown_name(stem) + " is not UTF-8, so an index cannot contain it. Pass " +
                            "save_sharded_safetensors another name.");
   }
 }
@@ -99,10 +99,9 @@ KEEL_BODY void save_sharded_safetensors(std::filesystem::path const& directory, 
                                         file_system& files) {
   using namespace detail;
   if (max_bytes < 1)
-    throw error("E12", "a file of at most 0 bytes holds no tensor. Give save_sharded_safetensors a size such as 5 GB.");
+    throw error("E12", "the size limit of a file is 0 bytes. Pass a size such as 5 GB to save_sharded_safetensors.");
   if (stem.find('/') != stem.npos)
-    throw error("E12", "the name " + shown_name(stem) +
-                           " is a path, which an index cannot hold. Give save_sharded_safetensors " +
+    throw error("E12", "the name " + shown_name(stem) + " is a path, but must be a file name. Pass save_sharded_safetensors " +
                            "the path as its directory.");
   auto const index_path = directory / (stem + ".safetensors.index.json");
   auto const old_index = older_index(files, index_path);
@@ -152,7 +151,7 @@ KEEL_BODY safetensors_content load_sharded_safetensors(std::filesystem::path con
   using namespace detail;
   auto const fail = [&](std::string const& what) {
     throw checkpoint_error("E05",
-                           index_path.string() + " " + what + ". Take an older checkpoint, or fetch all of its files again.");
+                           index_path.string() + " " + what + ". Use an older checkpoint, or download all of its files again.");
   };
   file_system files;
   nlohmann::json index;
@@ -170,26 +169,26 @@ KEEL_BODY safetensors_content load_sharded_safetensors(std::filesystem::path con
     auto const words = file.template get<std::string>();
     // The index must not refer to files outside its directory.
     if (words.empty() || words.find('/') != words.npos || words.find('\0') != words.npos || words == "." || words == "..")
-      fail("names the file " + shown_name(words));
+      fail("names the file " + shown_name(words) + ", which is not a file name in its directory");
     names_of[words].push_back(name);
   }
   safetensors_content all;
   for (auto const& [file, names] : names_of) {
     auto const path = index_path.parent_path() / file;
-    if (!files.exists(path)) fail("names " + shown_name(file) + ", which is not there");
+    if (!files.exists(path)) fail("names " + shown_name(file) + ", which does not exist");
     auto content = load_safetensors(path);
     std::unordered_set<c10::TensorImpl const*> placed;
     for (auto const& name : names) {
       auto const found = content.tensors.find(name);
       if (found == content.tensors.end())
-        fail("places " + shown_name(name) + " in " + shown_name(file) + ", which does not hold it");
+        fail("assigns " + shown_name(name) + " to " + shown_name(file) + ", which does not contain it");
       placed.insert(found->second.unsafeGetTensorImpl());
     }
     for (auto const& [name, tensor] : content.tensors) {
       if (!placed.contains(tensor.unsafeGetTensorImpl())) continue;
       auto const place = places.find(name);
       if (place != places.end() && *place != file) continue;  // belongs to another file according to the index
-      if (!all.tensors.emplace(name, tensor).second) fail("leads to two files that both hold " + shown_name(name));
+      if (!all.tensors.emplace(name, tensor).second) fail("names two files that both contain " + shown_name(name));
       auto const dtype = content.as_bytes.find(name);
       if (dtype != content.as_bytes.end()) all.as_bytes.emplace(*dtype);
     }

@@ -89,8 +89,8 @@ inline std::string text_of(nlohmann::json const& state) {
   try {
     return state.dump(2) + "\n";
   } catch (nlohmann::json::type_error const& thrown) {
-    throw data_error("E05", std::string("a text in the state of the run is not UTF-8 and cannot be saved (") + thrown.what() +
-                                "). Look at the states that the program registers.");
+    throw data_error("E05", std::string("a string in the state of the run is not UTF-8 and cannot be saved (") + thrown.what() +
+                                "). Check the states that the program registers.");
   }
 }
 

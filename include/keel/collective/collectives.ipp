@@ -24,15 +24,15 @@ inline void require_dense_tensor(char const* what, at::Tensor const& tensor) {
                              : tensor.is_quantized()           ? "quantized"
                                                                : nullptr;
   if (reason != nullptr)
-    throw error("E12", std::string(what) + " takes a dense tensor of numbers, and this one is " + reason +
-                           ". Give it a dense one, such as tensor.to_dense() or at::view_as_real(tensor).");
+    throw error("E12", std::string(what) + " requires a dense tensor of real numbers, but this one is " + reason +
+                           ". Pass a dense, real one, such as tensor.to_dense() or at::view_as_real(tensor).");
 }
 
 inline void require_parts(char const* what, at::Tensor const& tensor, int ranks) {
   require_dense_tensor(what, tensor);
   if (tensor.dim() > 0 && tensor.size(0) % ranks == 0) return;
-  throw error("E12", std::string(what) + " cuts the first dimension into a part for each of the " + std::to_string(ranks) +
-                         " ranks, and this tensor has " +
+  throw error("E12", std::string(what) + " divides the first dimension evenly among the " + std::to_string(ranks) +
+                         " ranks, but this tensor has " +
                          (tensor.dim() == 0 ? "none" : std::to_string(tensor.size(0)) + " rows there") + ". Pad it.");
 }
 
@@ -167,7 +167,7 @@ KEEL_BODY at::Tensor reduce_scatter_sum(world_of_ranks const& world, at::Tensor 
 KEEL_BODY void broadcast_in_place(world_of_ranks const& world, at::Tensor const& tensor, int from) {
   require_dense_tensor("broadcast", tensor);
   if (from < 0 || from >= world.size())
-    throw error("E12", "broadcast is from rank " + std::to_string(from) + ", and this world has the ranks 0 to " +
+    throw error("E12", "broadcast from rank " + std::to_string(from) + " is impossible: this world has the ranks 0 to " +
                            std::to_string(world.size() - 1) + ".");
   transport* const backend = world.begin("broadcast", tensor.numel());
   if (backend == nullptr || tensor.numel() == 0) return world.completed();

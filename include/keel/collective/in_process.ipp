@@ -117,7 +117,7 @@ class rank_threads {
     if (waiting_ > 0 && !local.is_same(open_)) {
       is_mismatch_ = true;
       fail("rank " + std::to_string(rank) + " calls " + local.words() + " as its collective number " +
-           std::to_string(self.calls) + ", and rank " + std::to_string(first_) + " has called " + open_.words());
+           std::to_string(self.calls) + ", but rank " + std::to_string(first_) + " has called " + open_.words());
       require_sound(rank);
     }
     if (waiting_ == 0) {
@@ -191,7 +191,7 @@ class rank_threads {
     running_ = -1;
     std::vector<int> ready = ranks_in_state(state::ready);
     if (ready.empty() && waiting_ > 0) {
-      fail("it waits in " + open_.words() + ", and " + missing());
+      fail("it is waiting in " + open_.words() + ", and " + missing());
       ready = ranks_in_state(state::ready);
     }
     // Hanging ranks are released once all others have ended.
@@ -217,7 +217,7 @@ class rank_threads {
       rank_state const& one = at(rank);
       if (one.now != state::hanging && one.now != state::ended) continue;
       words += (words.empty() ? "rank " : ", rank ") + std::to_string(rank) + " " +
-               (one.now == state::hanging ? "does not come" : one.ending);
+               (one.now == state::hanging ? "has not called it" : one.ending);
     }
     return words;
   }
@@ -323,7 +323,7 @@ namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::vector<std::exception_ptr> try_in_process(int ranks, std::function<void(world_of_ranks)> const& body,
                                                          in_process_options const& options) {
-  if (ranks < 1) throw error("E12", "a world has at least one rank, and not " + std::to_string(ranks) + ".");
+  if (ranks < 1) throw error("E12", "a world must have at least one rank, not " + std::to_string(ranks) + ".");
   detail::rank_threads all(ranks, options);
   return all.run([&](int rank) { body(world_of_ranks(std::make_shared<detail::thread_transport>(all, rank))); });
 }

@@ -126,9 +126,9 @@ inline void wait_for_all_ranks(c10d::Store& store, launch const& how, std::chron
   auto const key = [](int rank) { return "here/" + std::to_string(rank); };
   std::string const local = world_signature(how);
   if (store.add("count/" + std::to_string(how.rank), 1) > 1)
-    throw world_error("E24", "two processes are rank " + std::to_string(how.rank) + " of this world, which meets at " +
-                                 how.address + ":" + std::to_string(how.port) +
-                                 ". Start each rank once, or give the second run another MASTER_PORT.");
+    throw world_error("E24", "two processes joined as rank " + std::to_string(how.rank) + " at " + how.address + ":" +
+                                 std::to_string(how.port) +
+                                 ". Start each rank once, or use another MASTER_PORT for the second run.");
   store.set(key(how.rank), std::vector<std::uint8_t>(local.begin(), local.end()));
   auto const began = std::chrono::steady_clock::now();
   auto const last = began + timeout;
@@ -244,7 +244,7 @@ class attempt_store : public c10d::PrefixStore {
       if (check({key(rank)})) {
         ++rank;
       } else if (std::chrono::steady_clock::now() >= last) {
-        throw std::runtime_error("rank " + std::to_string(rank) + " does not say whether it is connected");
+        throw std::runtime_error("rank " + std::to_string(rank) + " did not report whether it is connected");
       } else {
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
@@ -278,7 +278,7 @@ inline world_of_ranks connect_all_ranks(c10::intrusive_ptr<c10d::Store> const& s
   using std::chrono::milliseconds;
   auto const now = [] { return std::chrono::steady_clock::now(); };
   auto const last = now() + timeout - milliseconds(200);
-  std::string message = "another rank cannot";
+  std::string message = "another rank cannot connect";
   constexpr int attempts = 3;
   for (int attempt = 1;; ++attempt) {
     // Bounds all attempts but the last: a rank whose place is taken would otherwise wait for the whole timeout.
@@ -325,7 +325,7 @@ KEEL_BODY world_of_ranks join(launch const& how, join_options const& options) {
       if (!at.isServer) {
         detail::wait_logger notice(how);
         auto const on_retry = [&notice] {
-          notice.poll([] { return "for rank 0, or the launcher, which does not listen there yet."; });
+          notice.poll([] { return "for rank 0 or the launcher, which is not listening there yet."; });
         };
         if (!detail::wait_until_served(how.address, how.port, std::chrono::steady_clock::now() + options.timeout, on_retry))
           detail::throw_store_timeout(how, options.timeout);
@@ -343,8 +343,8 @@ KEEL_BODY world_of_ranks join(launch const& how, join_options const& options) {
   } catch (std::exception const& thrown) {
     std::string const message = thrown.what();
     throw world_error(
-        "E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) + " cannot meet the others at " + place +
-                   " (" + message.substr(0, message.find('\n')) +
+        "E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) + " cannot reach the other ranks at " +
+                   place + " (" + message.substr(0, message.find('\n')) +
                    "). Set MASTER_ADDR to the machine of rank 0 and MASTER_PORT to a free port there, the same for all ranks.");
   }
   detail::call_store<bool>(how, options.timeout, [store, how, options] {
@@ -359,8 +359,8 @@ KEEL_BODY world_of_ranks join(launch const& how, join_options const& options) {
   } catch (std::exception const& thrown) {
     std::string const message = thrown.what();
     throw world_error("E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) +
-                                 " cannot connect to the others (" + message.substr(0, message.find('\n')) +
-                                 "). Where a machine has several networks, GLOO_SOCKET_IFNAME names the interface to use.");
+                                 " cannot connect to the other ranks (" + message.substr(0, message.find('\n')) +
+                                 "). On a machine with several network interfaces, set GLOO_SOCKET_IFNAME to the one to use.");
   }
 }
 
@@ -372,11 +372,9 @@ namespace keel::inline KEEL_MODE {
 
 KEEL_BODY world_of_ranks join(launch const& how, join_options const& /*options*/) {
   if (how.size == 1) return world_of_ranks();
-  throw world_error(
-      "E24",
-      how.by + " started " + std::to_string(how.size) +
-          " ranks, and this program was compiled without Gloo's headers, by which they talk. Install libgloo-dev, run cmake "
-          "again and compile, or give keel::over a group of your own.");
+  throw world_error("E24", how.by + " started " + std::to_string(how.size) +
+                               " ranks, but this program was compiled without Gloo's headers, which several ranks require. "
+                               "Install libgloo-dev, then rerun cmake and rebuild, or pass your own group to keel::over.");
 }
 
 }  // namespace keel::inline KEEL_MODE

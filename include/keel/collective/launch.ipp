@@ -32,7 +32,7 @@ class environment_reader {
                                     ? "of at least " + std::to_string(least)
                                     : "from " + std::to_string(least) + " to " + std::to_string(most);
       throw world_error("E24", std::string(name) + " is \"" + value.substr(0, 80) + "\" and not a number " + range +
-                                   ". Start the program by its launcher, or unset the variable.");
+                                   ". Start the program with its launcher, or unset the variable.");
     }
     return found;
   }
@@ -89,7 +89,7 @@ KEEL_BODY launch launched(std::function<char const*(char const*)> const& value_o
     int const rank = from.number(words.rank, 0);
     if (rank >= size)
       throw world_error("E24", std::string(words.rank) + " is " + std::to_string(rank) + " and " + words.size + " " +
-                                   std::to_string(size) + ": ranks count from 0. Set both to what is meant.");
+                                   std::to_string(size) + ": ranks are numbered from 0. Correct the wrong one.");
     if (first == nullptr) {
       first = &words;
       found.by = is_torchrun ? "torchrun" : words.by;

@@ -248,9 +248,9 @@ class group_transport final : public transport, public store_provider {
         }
       }
       // LibTorch 1.13 applies only the timeout of the group's creation, so a shorter limit is enforced here.
-      if (is_limited_ && std::chrono::steady_clock::now() >= last) throw std::runtime_error("it took too long");
+      if (is_limited_ && std::chrono::steady_clock::now() >= last) throw std::runtime_error("it timed out");
       if (store_ && has_any_rank_failed(store_, is_failure_query_pending_) && !one->isCompleted())
-        throw std::runtime_error("it failed for another rank");
+        throw std::runtime_error("it failed on another rank");
     }
   }
   static bool is_gloo(Group const& group) {

@@ -167,7 +167,7 @@ KEEL_BODY collective_failure diagnose_failure(int rank, int size, issued_collect
   reason = reason.substr(0, reason.find('\n'));
   // Drop the source location of LibTorch or Gloo: "[../gloo/transport/tcp/pair.cc:589] ".
   if (reason.starts_with("[") && reason.find("] ") != std::string::npos) reason = reason.substr(reason.find("] ") + 2);
-  collective_failure found{false, "a rank is gone, too late, or calls something else"};
+  collective_failure found{false, "a rank is gone, too late, or called a different collective"};
   try {
     if (store) {
       auto const leave = [store, rank, lines = describe_issued(failed, called)] {
@@ -183,10 +183,10 @@ KEEL_BODY collective_failure diagnose_failure(int rank, int size, issued_collect
         answer = call_with_timeout<collective_failure>(std::chrono::seconds(4), ask);
       }
       found = answer.value_or(collective_failure{
-          false, "the store does not answer, which rank 0 serves where no launcher does: rank 0 is gone or hanging"});
+          false, "the store, which rank 0 serves if no launcher does, does not respond: rank 0 is gone or hanging"});
     }
   } catch (std::exception const&) {
-    found.message = "the store is gone, which rank 0 serves where no launcher does: rank 0 is gone or hanging";
+    found.message = "the store, which rank 0 serves if no launcher does, is gone: rank 0 is gone or hanging";
   }
   found.message = "rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot complete " + describe_call(failed) +
                   ": " + found.message + " (" + reason + "). Check the last output of that rank, then restart all ranks.";

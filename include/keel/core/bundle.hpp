@@ -60,13 +60,13 @@ class bundle : public torch::nn::Module {
       throw error("E11", "the part \"" + one.name_ + "\" of a keel::bundle " + words);
     };
     if (one.name_.empty() || one.name_.find('.') != std::string::npos)
-      fail("needs a name without a point, by which checkpoints know it. Give it one, such as \"encoder\".");
+      fail("needs a name without a dot, which checkpoints use. Name it, for example \"encoder\".");
     if (named_children().contains(one.name_) || named_parameters(false).contains(one.name_))
-      fail("stands there twice. Give each part its own name.");
+      fail("appears twice. Give each part its own name.");
     if (one.module_ != nullptr) {
       register_module(one.name_, one.module_);
     } else if (one.tensor_.defined()) {
-      if (!one.tensor_.is_leaf()) fail("is a result of other tensors. Pass tensor.detach().requires_grad_().");
+      if (!one.tensor_.is_leaf()) fail("is not a leaf tensor. Pass tensor.detach().requires_grad_().");
       register_parameter(one.name_, one.tensor_, one.tensor_.requires_grad());
     } else {
       fail("is empty. Pass a module or a tensor.");

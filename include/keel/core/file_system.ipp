@@ -38,9 +38,8 @@ class size_limit_scope {
 
 KEEL_BODY void throw_file_error(char const* doing, std::filesystem::path const& path, int code) {
   std::string sentence = std::string("cannot ") + doing + " " + path.string() + ": " + error_words(code) + ".";
-  if (code == ENOSPC || code == EDQUOT) sentence += " Free some space; what was saved before is whole.";
-  if (code == EFBIG)
-    sentence += " Raise the limit on the size of files with ulimit -f, or write elsewhere; what was saved before is whole.";
+  if (code == ENOSPC || code == EDQUOT) sentence += " Free some space; earlier files are intact.";
+  if (code == EFBIG) sentence += " Raise the file size limit with ulimit -f, or write elsewhere; earlier files are intact.";
   if (code == EACCES || code == EROFS || code == EPERM)
     sentence += " Name another directory, or change the permissions of this one.";
   if (code == ENOTDIR || code == ENAMETOOLONG || code == ELOOP) sentence += " Name another directory.";
@@ -55,7 +54,7 @@ namespace keel::inline KEEL_MODE {
 KEEL_BODY void file_system::make_directories(path const& directory) {
   std::error_code code;
   std::filesystem::create_directories(directory, code);
-  if (code) detail::throw_file_error("make the directory", directory, code.value());
+  if (code) detail::throw_file_error("create the directory", directory, code.value());
 }
 
 KEEL_BODY file_handle file_system::create(path const& name) {
@@ -110,7 +109,7 @@ KEEL_BODY std::string file_system::sync_directory(path const& directory) {
   if (handle && errno == EINVAL) return {};
   if (handle && !detail::is_unsupported(errno)) detail::throw_file_error("sync", directory, errno);
   return "the entries of " + directory.string() + " cannot be synced (" + detail::error_words(errno) +
-         "), so that a power cut may lose the newest";
+         "), so a power failure may lose the newest";
 }
 
 KEEL_BODY bool file_system::remove_directory(path const& name) {
@@ -180,9 +179,8 @@ KEEL_BODY std::string file_system::read(path const& name, std::uint64_t most) {
       detail::throw_file_error("read", name, errno);
     }
     if (content.size() + static_cast<std::size_t>(count) > most)
-      throw file_error("E02",
-                       "cannot read " + name.string() + ": it has more than " + std::to_string(most) +
-                           " bytes, which no file of this kind has. Look at what it is, and remove it or name another file.");
+      throw file_error("E02", "cannot read " + name.string() + ": it has more than " + std::to_string(most) +
+                                  " bytes, the limit for a file of this kind. Remove it, or name another file.");
     content.append(block, static_cast<std::size_t>(count));
   }
 }

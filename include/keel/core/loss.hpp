@@ -49,11 +49,11 @@ class losses {
     auto const fail = [&](std::string const& words) { throw data_error("E07", "the loss \"" + name + "\" " + words); };
     if (name.empty()) fail("has an empty name. Give it one, such as \"value\".");
     for (named_loss const& one : parts_) {
-      if (one.name == name) fail("stands twice in one keel::losses. Give each its own name.");
+      if (one.name == name) fail("appears twice in one keel::losses. Give each its own name.");
     }
     if (!value.defined() || value.numel() != 1 || !at::isFloatingType(value.scalar_type())) {
       std::string const shape = value.defined() ? c10::str(value.sizes(), " of ", value.scalar_type()) : "nothing";
-      fail("must be one floating-point number and is " + shape + ". Take its mean() or sum().");
+      fail("must be one floating-point number, but is " + shape + ". Use its mean() or sum().");
     }
     if (!std::isfinite(weight)) fail("has the factor " + std::to_string(weight) + ". Use a finite number.");
     parts_.push_back({std::move(name), std::move(value), weight});
@@ -103,8 +103,8 @@ concept loss_function = requires(LossOf& loss_of, Batch const& batch) { as_weigh
 /// Throws data_error (E07) unless the weight is a finite number of at least zero. A loss of weight zero is ignored.
 inline void require_weight(double weight) {
   if (weight >= 0.0 && std::isfinite(weight)) return;
-  throw data_error("E07", "the weight of a loss must be a finite number, zero or above, and is " + std::to_string(weight) +
-                              ". Return what the micro-batch counts for, such as its rows or its unmasked tokens.");
+  throw data_error("E07", "the weight of a loss must be finite and not negative, but is " + std::to_string(weight) +
+                              ". Return the weight of the micro-batch, such as its number of rows or of unmasked tokens.");
 }
 
 /// Throws data_error (E07) unless the loss is a floating-point scalar with a graph.
@@ -112,7 +112,7 @@ inline void require_trainable(weighted_loss const& loss) {
   if (!loss.mean.defined() || loss.mean.numel() != 1 || !at::isFloatingType(loss.mean.scalar_type())) {
     std::string const shape = loss.mean.defined() ? c10::str(loss.mean.sizes(), " of ", loss.mean.scalar_type()) : "nothing";
     throw data_error("E07",
-                     "the loss must be one floating-point number and is " + shape +
+                     "the loss must be one floating-point number, but is " + shape +
                          ". Return its mean() or sum(), or several by name as keel::losses{{\"policy\", p}, {\"value\", v}}.");
   }
   if (!loss.mean.requires_grad()) {

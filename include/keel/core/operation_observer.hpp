@@ -111,8 +111,7 @@ class operation_observer::scope {
     }
     if (place_ == detail::max_observers)
       throw error("E12",
-                  "this process already runs eight profiles or counts of operations, which is the most that it can. End one of "
-                  "them first.");
+                  "this process already runs eight profiles or operation counts, which is the limit. End one of them first.");
     auto callback = detail::callback_of(place_, std::make_index_sequence<detail::max_observers>());
     callback.needsInputs(wanted.inputs).needsOutputs(wanted.outputs).scopes({at::RecordScope::FUNCTION});
     if (wanted.backward_functions) callback.scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION});

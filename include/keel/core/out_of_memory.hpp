@@ -41,16 +41,16 @@ void name_out_of_memory(std::int64_t updates, Run const& run) {
 template <class Run>
 void name_out_of_memory_inside_engine(std::int64_t updates, Run const& run) {
   name_out_of_memory(
-      updates, " inside the optimizer's step, so that parameters may be half updated and only a checkpoint is whole",
+      updates, " inside the optimizer's step, so parameters may be half updated and only a checkpoint is consistent",
       "Start again from the last checkpoint. Parameters that are not dense fp32, bf16 or fp16 on the CPU are updated by "
-      "LibTorch's operators, which take memory of a parameter's size: use such parameters, or a smaller batch.",
+      "LibTorch's operators, which allocate memory of a parameter's size: use dense ones of these dtypes, or a smaller batch.",
       run);
 }
 /// As above, for the optimizer step of any other optimizer.
 template <class Run>
 void name_out_of_memory_inside_update(std::int64_t updates, Run const& run) {
   name_out_of_memory(
-      updates, " inside the optimizer's step, so that parameters may be half updated and only a checkpoint is whole",
+      updates, " inside the optimizer's step, so parameters may be half updated and only a checkpoint is consistent",
       "Start again from the last checkpoint with a smaller batch, or with keel::adamw, adam or sgd, which allocate before they "
       "change anything.",
       run);

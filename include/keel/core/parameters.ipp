@@ -29,21 +29,18 @@ KEEL_BODY parameter_list collect_parameters(torch::nn::Module& model, torch::opt
     for (at::Tensor const& parameter : group.params()) {
       auto const found = name_of.find(parameter.unsafeGetTensorImpl());
       if (found == name_of.end()) {
-        throw error(
-            "E11",
-            "the optimizer holds a tensor that is not a parameter of the model. Build it from model->parameters(), after the "
-            "model was moved to its device. Of several models, or tensors of your own: keel::bundle model{{\"encoder\", "
-            "encoder}, "
-            "{\"pixels\", pixels}}; optimizer(model.parameters(), ..);");
+        throw error("E11",
+                    "the optimizer contains a tensor that is not a parameter of the model. Build the optimizer from "
+                    "model->parameters(), after moving the model to its device. For several models, or your own tensors: "
+                    "keel::bundle model{{\"encoder\", encoder}, {\"pixels\", pixels}}; optimizer(model.parameters(), ..);");
       }
       if (!held.insert(parameter.unsafeGetTensorImpl()).second) {
         throw error("E11", "parameter " + found->second + " is in the optimizer twice. Give each parameter to one group.");
       }
       if (parameter.is_complex()) {
-        throw error("E11",
-                    "parameter " + found->second +
-                        " is complex, and norms, clipping and the optimizers here are of real "
-                        "numbers. Keep its real and imaginary parts as one real parameter, and use at::view_as_complex.");
+        throw error("E11", "parameter " + found->second +
+                               " is complex, but norms, clipping and keel's optimizers support only real numbers. Store its "
+                               "real and imaginary parts as one real parameter, and use at::view_as_complex.");
       }
       list.tensors.push_back(parameter);
       list.names.push_back(found->second);
@@ -65,7 +62,7 @@ KEEL_BODY parameter_list collect_parameters(torch::nn::Module& model, torch::opt
     }
   }
   if (list.tensors.empty()) {
-    throw error("E11", "the optimizer holds no parameters. Build it from model->parameters().");
+    throw error("E11", "the optimizer has no parameters. Build it from model->parameters().");
   }
   list.device = list.tensors.front().device().type();
   for (at::Tensor const& parameter : list.tensors) list.one_device &= parameter.device() == list.tensors.front().device();
@@ -125,8 +122,8 @@ KEEL_BODY void require_same_groups(parameter_list const& list, torch::optim::Opt
     }
   }
   if (same && index == list.tensors.size()) return;
-  throw error("E11", "the optimizer's parameter groups changed after the step was built: it held " +
-                         std::to_string(list.tensors.size()) + " parameters and holds " + std::to_string(index) +
+  throw error("E11", "the optimizer's parameter groups changed after the step was built: it had " +
+                         std::to_string(list.tensors.size()) + " parameters and now has " + std::to_string(index) +
                          ". Register the modules and call add_param_group first, then build the trainer or step.");
 }
 

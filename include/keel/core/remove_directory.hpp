@@ -39,7 +39,7 @@ std::string remove_directory_of(file_system& files, std::filesystem::path const&
   for (int again = 2; files.kind(free) != file_kind::none; ++again)
     free = parent / ("kept-" + name + "-" + std::to_string(again));
   files.rename(directory, free);
-  return name + " held " + unknown + ", which keel did not write: it stays in " + free.string();
+  return name + " contained " + unknown + ", which keel did not write: it was moved to " + free.string();
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

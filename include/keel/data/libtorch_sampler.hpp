@@ -38,13 +38,16 @@ class libtorch_sampler : public torch::data::samplers::Sampler<> {
   libtorch_sampler(shuffled_batches order, std::int64_t epoch, std::int64_t position = 0)
       : order_(order), epoch_(epoch), first_(position), next_(position) {
     if (epoch < 0 || position < 0)
-      throw error("E12", "a sampler begins at epoch " + std::to_string(epoch) + ", position " + std::to_string(position) +
-                             ", and both count from 0. Take them from trainer::fit, or count from 0.");
+      throw error("E12", "a sampler cannot start at epoch " + std::to_string(epoch) + ", position " + std::to_string(position) +
+                             ": both are numbered from 0. Use the values from trainer::fit, or 0.");
   }
 
   /// Restarts at the first position. Throws error (E12) if a size is given, because the order determines it.
   void reset(libtorch::optional_size new_size = {}) override {
-    if (new_size) throw error("E12", "this sampler's number of rows is its order's. Make another keel::shuffled_batches.");
+    if (new_size)
+      throw error(
+          "E12",
+          "this sampler cannot change its number of rows, which its order determines. Make another keel::shuffled_batches.");
     next_ = first_;
   }
   /// Returns the rows of the next batch. Throws error (E12) if the loader's batch size is not the order's. The last batch of an epoch may
@@ -52,8 +55,8 @@ class libtorch_sampler : public torch::data::samplers::Sampler<> {
   libtorch::optional_rows next(std::size_t batch_size) override {
     if (batch_size != static_cast<std::size_t>(order_.batch_size()))
       throw error("E12", "the loader asks for batches of " + std::to_string(batch_size) +
-                             " rows, and the order has batches of " + std::to_string(order_.batch_size()) +
-                             ". Give DataLoaderOptions the batch size of keel::shuffle_settings.");
+                             " rows, but the order has batches of " + std::to_string(order_.batch_size()) +
+                             ". Set the batch size of DataLoaderOptions to that of keel::shuffle_settings.");
     if (next_ >= order_.size()) return {};
     row_numbers const rows = order_.batch(epoch_, next_++);
     return std::vector<std::size_t>(rows.begin(), rows.end());
@@ -73,15 +76,15 @@ class libtorch_sampler : public torch::data::samplers::Sampler<> {
     bool const is_whole = archive.try_read("epoch", epoch) && archive.try_read("position", position) &&
                           archive.try_read("order", order) && epoch.isInt() && position.isInt() && order.isString();
     if (!is_whole)
-      throw checkpoint_error(
-          "E04", "what is loaded was not saved by a keel::libtorch_sampler. Load it into the sampler that wrote it.");
+      throw checkpoint_error("E04",
+                             "the archive was not saved by a keel::libtorch_sampler. Load it into the sampler that wrote it.");
     if (order.toStringRef() != order_.describe())
-      throw checkpoint_error("E04", "the saved sampler counts its position in another order: before " + order.toStringRef() +
-                                        ", now " + order_.describe() + ". Use that order, or begin a new run.");
+      throw checkpoint_error("E04", "the saved sampler used another data order: before " + order.toStringRef() + ", now " +
+                                        order_.describe() + ". Use that order, or start a new run.");
     if (epoch.toInt() < 0 || position.toInt() < 0 || position.toInt() > order_.size())
-      throw checkpoint_error("E05", "the saved sampler stands at epoch " + std::to_string(epoch.toInt()) + ", position " +
-                                        std::to_string(position.toInt()) + " of " + std::to_string(order_.size()) +
-                                        ". Take an older checkpoint, and look at the disk.");
+      throw checkpoint_error("E05", "the position of the saved sampler is invalid: epoch " + std::to_string(epoch.toInt()) +
+                                        ", position " + std::to_string(position.toInt()) + " of " +
+                                        std::to_string(order_.size()) + ". Use an older checkpoint, and check the disk.");
     epoch_ = epoch.toInt();
     first_ = next_ = position.toInt();
   }

@@ -105,10 +105,12 @@ class shuffled_batches {
     auto const& s = settings_;
     constexpr std::int64_t most = std::int64_t{1} << 40;
     if (s.batch < 1 || s.batch > most || s.ranks < 1 || s.rank < 0 || s.rank >= s.ranks || s.ranks > 1 << 20)
-      throw error("E12", "batches have 1 to 2^40 rows, and a rank is one of 0 to ranks - 1. Look at keel::shuffle_settings.");
+      throw error(
+          "E12",
+          "a batch must have 1 to 2^40 rows, and a rank must be between 0 and ranks - 1. Correct keel::shuffle_settings.");
     if (size() < 1)
-      throw data_error("E06", std::to_string(s.rows) + " rows make no batch of " + std::to_string(s.batch) + " on " +
-                                  std::to_string(s.ranks) + " ranks. Make the batch smaller, or look at the data's path.");
+      throw data_error("E06", std::to_string(s.rows) + " rows do not fill a batch of " + std::to_string(s.batch) + " on " +
+                                  std::to_string(s.ranks) + " ranks. Use a smaller batch, or check the data path.");
   }
 
   /// Returns the number of batches of an epoch.
@@ -138,8 +140,8 @@ class shuffled_batches {
   row_numbers batch(std::int64_t epoch, std::int64_t position) const {
     auto const& s = settings_;
     if (position < 0 || position >= size())
-      throw data_error("E06", "an epoch has " + std::to_string(size()) + " batches, and batch " + std::to_string(position) +
-                                  " is not one of them. Ask for 0 to size() - 1.");
+      throw data_error("E06", "an epoch has " + std::to_string(size()) + " batches, but batch " + std::to_string(position) +
+                                  " was requested. Request 0 to size() - 1.");
     permutation const order = order_of(epoch);
     std::int64_t const begin = (position * s.ranks + s.rank) * s.batch;
     std::int64_t const end = std::min(begin + s.batch, s.rows);

@@ -169,9 +169,9 @@ KEEL_BODY std::vector<triage_finding> triage_of_ends(std::vector<std::string> co
     if (has("[E27]")) {
       found.push_back({trouble::no_progress, 0.97, {words}});
     } else if (has("[E26]")) {
-      found.push_back({has("is not rank 0's") ? trouble::ranks_drift : trouble::collective_mismatch, 0.95, {words}});
+      found.push_back({has("has diverged from rank 0") ? trouble::ranks_drift : trouble::collective_mismatch, 0.95, {words}});
     } else if (has("[E25]") && !has("has given up") && !has("threw")) {
-      if (has("gone") || has("does not come") || has("too late")) {
+      if (has("gone") || has("has not called it") || has("too late")) {
         found.push_back({trouble::dead_rank, 0.95, {words}});
       } else if (has(" is at ") || has("has ended")) {
         found.push_back({trouble::collective_mismatch, 0.95, {words}});

@@ -68,9 +68,8 @@ KEEL_BODY void lerp_narrow(at::Tensor const& average, at::Tensor const& paramete
 KEEL_BODY void refuse_sparse(at::Tensor const& gradient) {
   if (gradient.layout() == at::kStrided) return;
   throw error("E11",
-              "a gradient is sparse, and keel::adamw, adam and sgd walk through every element. Use an embedding with sparse = "
-              "false, or "
-              "an optimizer made for sparse gradients.");
+              "a gradient is sparse, but keel::adamw, adam and sgd require dense gradients. Use an embedding with sparse = "
+              "false, or an optimizer for sparse gradients.");
 }
 
 KEEL_BODY void master_weights::prepare(at::Tensor const& parameter, state_place const& place) {

@@ -54,8 +54,8 @@ KEEL_BODY optimizer_shards::optimizer_shards(world_of_ranks world, torch::optim:
   }
   if (of_these != optimizer.state().size())
     throw error("E11",
-                "the optimizer has state of tensors that are not its parameters, as of the shares of another step with "
-                "keel::shard::zero<1> that still lives. Let that one end before the next is built.");
+                "the optimizer has state for tensors that are not its parameters, such as the shards of another step with "
+                "keel::shard::zero<1>. Destroy that step before building the next.");
   nlohmann::json values;
   tensor_map tensors;
   if (has_state) save_optimizer(optimizer, parameters, values, tensors);
@@ -72,10 +72,10 @@ KEEL_BODY optimizer_shards::~optimizer_shards() {
 
 KEEL_BODY void optimizer_shards::require_dense_memory(at::Tensor const& parameter, std::string const& name) {
   if (!parameter.is_non_overlapping_and_dense())
-    throw error("E11",
-                "parameter " + name +
-                    " lies in memory with holes, and keel::shard::zero<1> cuts memory. Make it with .contiguous(), or use "
-                    "keel::shard::replicate.");
+    throw error(
+        "E11",
+        "parameter " + name +
+            " is not dense in memory, as keel::shard::zero<1> requires. Make it .contiguous(), or use keel::shard::replicate.");
 }
 
 KEEL_BODY optimizer_shards::parameter_shard optimizer_shards::make_shard(at::Tensor const& parameter, std::size_t index) const {
@@ -222,10 +222,9 @@ KEEL_BODY void optimizer_shards::require_no_full_state() const {
   auto const& state = optimizer_.state();
   for (std::size_t i = 0; i < shards_.size(); ++i) {
     if (state.count(libtorch::state_key(shards_[i].parameter)) == 0) continue;
-    throw interference_error("E19",
-                             "the optimizer has state of the whole of " + parameters_.names[i] +
-                                 ", where this rank has a share: optimizer.step() or loading was called beside the step. "
-                                 "Remove that call, and start from a checkpoint, or from parameters that you kept.");
+    throw interference_error("E19", "the optimizer has full state for " + parameters_.names[i] +
+                                        ", of which this rank owns a shard: optimizer.step() or a load was called outside the "
+                                        "step. Remove that call, and restart from a checkpoint or from saved parameters.");
   }
 }
 
@@ -243,9 +242,7 @@ KEEL_BODY void optimizer_shards::gather_full_tensors(tensor_map& tensors, parame
   for (auto const& [name, tensor] : tensors) names += name + "\n";
   if (!world_.combine(reduce::min{}, broadcast_string(world_, names, 0) == names))
     throw world_error(
-        "E26",
-        "the ranks do not have the same state of the optimizer any more. Freeze, add and remove the same parameters "
-        "on all of them.");
+        "E26", "the ranks no longer have the same optimizer state. Freeze, add and remove the same parameters on all ranks.");
   for (auto at = tensors.begin(); at != tensors.end();) {
     auto& [name, tensor] = *at;
     parameter_shard const* const one = shard_of_tensor(name, named);
@@ -306,7 +303,8 @@ KEEL_BODY void optimizer_shards::cut(tensor_map& tensors, parameter_list const& 
     if (tensor.sizes() == one->parameter.sizes()) {
       tensor = copy_own_shard(*one, tensor);
     } else if (!is_cut(*one, tensor)) {
-      throw checkpoint_error("E05", source + ": " + name + " has another shape than its parameter. Take an older checkpoint.");
+      throw checkpoint_error("E05",
+                             source + ": " + name + " does not have the shape of its parameter. Use an older checkpoint.");
     }
   }
 }

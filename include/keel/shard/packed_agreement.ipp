@@ -53,7 +53,7 @@ KEEL_BODY void packed_agreement::wait(std::string const& message) {
   std::string const of_first = broadcast_string(world_, place_, 0);
   std::string const of_other = broadcast_string(world_, place_, other);
   throw world_error("E26", "rank " + std::to_string(other) + " is at " + of_other + ", and rank 0 at " + of_first +
-                               ": one of them has left the other's way. Make the same calls in the same order on all ranks.");
+                               ": the ranks made different calls. Make the same calls in the same order on all ranks.");
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

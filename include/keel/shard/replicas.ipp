@@ -45,10 +45,9 @@ KEEL_BODY std::int64_t bit_checksum(at::Tensor const& tensor) {
 }
 
 KEEL_BODY std::string replica_mismatch_message(char const* what, std::string const& name, int rank) {
-  return std::string(what) + " " + name + " of rank " + std::to_string(rank) +
-         " is not rank 0's any more: something changes it beside the updates, or a rank computes otherwise. Resume from the "
-         "newest "
-         "checkpoint, which is of before, and look at what writes to it.";
+  return std::string(what) + " " + name + " on rank " + std::to_string(rank) +
+         " has diverged from rank 0: it was modified outside the optimizer step, or the ranks computed different results. "
+         "Resume from the newest checkpoint, written before the divergence, and check what modifies it.";
 }
 
 /// Returns the first lines in which two texts differ.
@@ -72,8 +71,7 @@ KEEL_BODY void require_same_lines(world_of_ranks const& world, std::string const
   if (other < 0) return;
   auto const [of_first, of_other] = first_difference(first, broadcast_string(world, local, static_cast<int>(other)));
   throw world_error("E24", "rank 0 has \"" + of_first + "\" where rank " + std::to_string(other) + " has \"" + of_other +
-                               "\": their updates would not be of the same training. Start the same program with the same "
-                               "options for all ranks.");
+                               "\": they would train differently. Start the same program with the same options on all ranks.");
 }
 
 KEEL_BODY void require_replicas(world_of_ranks const& world, char const* what, tensor_map const& tensors) {
@@ -85,7 +83,7 @@ KEEL_BODY void require_replicas(world_of_ranks const& world, char const* what, t
   for (auto const& [name, tensor] : tensors) *value++ = bit_checksum(tensor);
   if (world.combine(reduce::min{}, sums.numel()) != world.combine(reduce::max{}, sums.numel()))
     throw world_error("E26",
-                      "the ranks do not have the same tensors any more. Freeze, add and remove the same on all of them.");
+                      "the ranks no longer have the same tensors. Freeze, add and remove the same tensors on all ranks.");
   at::Tensor const all = all_gather(world, sums);
   for (int rank = 1; rank < world.size(); ++rank) {
     if (all[rank].equal(all[0])) continue;
@@ -101,8 +99,8 @@ KEEL_BODY void require_matching_collectives(world_of_ranks const& world) {
   at::Tensor const ones = at::ones({1}, at::kLong);
   all_reduce(world, ones);
   if (auto const sum = ones.item<std::int64_t>(); sum != world.size())
-    throw world_error("E26", "the ones of " + std::to_string(world.size()) + " ranks add up to " + std::to_string(sum) +
-                                 ": a rank is in another collective. Make the same calls on all ranks.");
+    throw world_error("E26", "collective mismatch: a control all-reduce over " + std::to_string(world.size()) +
+                                 " ranks returned " + std::to_string(sum) + ". Make the same collective calls on all ranks.");
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

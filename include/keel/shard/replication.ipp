@@ -130,10 +130,9 @@ KEEL_BODY void replication::begin(config const& recipe, parameter_list const& pa
   has_ladder_ = recipe.oom.kind == oom::kind::ladder;
   if (!is_shared()) return;
   if (has_closure)
-    throw error(
-        "E12",
-        "an optimizer with a closure evaluates the loss itself, and ranks agree once an update. Use keel::adamw, adam or "
-        "sgd, or one rank.");
+    throw error("E12",
+                "an optimizer with a closure cannot train on several ranks: it evaluates the loss itself, but ranks agree once "
+                "per update. Use keel::adamw, adam or sgd, or one rank.");
   at::NoGradGuard const no_grad;
   if (recipe.timeout.collective > 0) world_.limit(std::chrono::seconds(recipe.timeout.collective));
   require_same_lines(world_, describe_replicated_setup(recipe, parameters, model, optimizer, updates));
@@ -234,7 +233,7 @@ KEEL_BODY void replication::propagate_failure(int first, std::string const& thre
   std::string const message = broadcast_string(world_, threw.substr(0, max_message_length), first);
   is_failure_collective_ = true;
   if (threw.empty())
-    throw world_error("E25", "rank " + std::to_string(first) + " threw, and no rank makes this update: " + message);
+    throw world_error("E25", "rank " + std::to_string(first) + " threw; the update was discarded on all ranks: " + message);
 }
 
 KEEL_BODY update_summary replication::finish_exchange(ending how, std::string const& message) {
@@ -269,17 +268,16 @@ KEEL_BODY update_summary replication::finish_exchange(ending how, std::string co
   times_ = summarize_rank_times(std::move(milliseconds));
   if (int const other = numbers().first_mismatch(packed_field::updates); other >= 0) {
     auto const update_of = [&](int rank) { return std::to_string(static_cast<long long>(of(rank, packed_field::updates))); };
-    throw world_error("E26", "rank " + std::to_string(other) + " is at update " + update_of(other) + " and rank 0 at " +
-                                 update_of(0) +
-                                 ": they are not of the same training any more. Make the same updates on all ranks, or "
-                                 "resume all of them from one checkpoint.");
+    throw world_error(
+        "E26", "rank " + std::to_string(other) + " is at update " + update_of(other) + " and rank 0 at " + update_of(0) +
+                   ": the ranks have diverged. Make the same updates on all ranks, or resume all of them from one checkpoint.");
   }
   if (int const other = numbers().first_mismatch(packed_field::rates); other >= 0) {
     std::string const text = c10::str(c10::Join(", ", group_learning_rates()));
     std::string const first = broadcast_string(world_, text, 0);
     throw world_error("E26", "rank " + std::to_string(other) + " has the learning rates " +
                                  broadcast_string(world_, text, other) + " and rank 0 " + first +
-                                 ": something changes them on some ranks alone. Set the same on all.");
+                                 ": the program changed them on some ranks only. Set the same learning rates on all ranks.");
   }
   requests_ = {};
   for (int rank = 0; rank < world_.size(); ++rank) {
@@ -291,14 +289,12 @@ KEEL_BODY update_summary replication::finish_exchange(ending how, std::string co
   update_summary const all = combine_summaries();
   if (int const other = numbers().first_mismatch(packed_field::trains); other >= 0 && all.first_exhausted_rank < 0)
     throw world_error("E26", "rank " + std::to_string(other) +
-                                 " and rank 0 do not train the same parameters: some require grad on one of them alone. "
-                                 "Freeze and unfreeze the same on all ranks.");
+                                 " and rank 0 do not train the same parameters: some require grad on only one of them. Freeze "
+                                 "and unfreeze the same parameters on all ranks.");
   if (int const other = numbers().first_mismatch(packed_field::on_device); other >= 0 && all.first_exhausted_rank < 0)
-    throw world_error(
-        "E26", "rank " + std::to_string(other) +
-                   " and rank 0 do not decide their updates at the same place: on one "
-                   "the device does, and on the other the host, as it must where a trainer puts state of the program back. "
-                   "Register the same state on all ranks.");
+    throw world_error("E26", "rank " + std::to_string(other) +
+                                 " and rank 0 disagree on where updates are decided, on the device or on the host. Registered "
+                                 "program state forces the host to decide: register the same state on all ranks.");
   if (int const other = numbers().first_mismatch(packed_field::sample); other >= 0 && all.first_exhausted_rank < 0) {
     auto const looked_at = static_cast<std::size_t>(all.updates) % parameters_->names.size();
     throw world_error("E26", replica_mismatch_message("the parameter", parameters_->names[looked_at], other));
@@ -410,7 +406,7 @@ KEEL_BODY void replication::require_dense(parameter_list const& parameters) {
     at::Tensor const& gradient = parameters.tensors[i].grad();
     if (gradient.defined() && gradient.layout() != at::kStrided)
       throw error("E11", "the gradient of " + parameters.names[i] +
-                             " is sparse, and ranks add up dense ones. Use an embedding with sparse = false.");
+                             " is sparse, but several ranks require dense gradients. Use an embedding with sparse = false.");
   }
 }
 

@@ -39,7 +39,7 @@ KEEL_BODY std::int64_t shared_buffers::bytes() const {
 
 KEEL_BODY void shared_buffers::verify_sizes(world_of_ranks const& world) const {
   if (world.combine(reduce::min{}, bytes()) != world.combine(reduce::max{}, bytes()))
-    throw world_error("E26", "the ranks do not have the same buffers any more. Give models the same ones on all of them.");
+    throw world_error("E26", "the ranks no longer have the same buffers. Use models with the same buffers on all ranks.");
 }
 
 KEEL_BODY void shared_buffers::share(world_of_ranks const& world) const {

@@ -51,8 +51,7 @@ KEEL_BODY double max_squarable_norm(torch::optim::Optimizer& optimizer, paramete
 
 KEEL_BODY std::string describe_unsquarable_norm(double norm) {
   std::ostringstream message;
-  message << "the gradient's norm is " << norm
-          << ", and the square of a float32 above 1.8e19 is infinite in the optimizer's state";
+  message << "the gradient norm is " << norm << "; the square of a float32 above 1.8e19 overflows in the optimizer's state";
   return message.str();
 }
 

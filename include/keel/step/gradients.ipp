@@ -66,8 +66,8 @@ KEEL_BODY void gradient_values::require_dense() const {
   for (at::Tensor const& parameter : parameters) {
     if (parameter.grad().defined() && parameter.grad().layout() != at::kStrided) {
       throw error("E11", c10::str("the gradient of a parameter of shape ", parameter.sizes(),
-                                  " is sparse, and this clip policy looks at every element. Use keel::clip::global_norm, or an "
-                                  "embedding with sparse = false."));
+                                  " is sparse, but this clip policy requires dense gradients. Use keel::clip::global_norm, or "
+                                  "an embedding with sparse = false."));
     }
   }
 }

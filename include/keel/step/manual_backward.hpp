@@ -77,7 +77,7 @@ class manual_backward {
 
  private:
   step_outcome close(weighted_loss const& loss) {
-    if (closed_) throw error("E12", "this micro-batch was closed before. Open another one with step.open().");
+    if (closed_) throw error("E12", "this micro-batch is already closed. Open another one with step.open().");
     scope_.reset();
     if (!loss.mean.defined() || loss.mean.numel() != 1 || !at::isFloatingType(loss.mean.scalar_type()))
       throw data_error("E07",

@@ -21,8 +21,7 @@ KEEL_BODY void apply_numbers(config& to, numbers const& all) {
   if (!missing.empty())
     add("no value for " + missing + ", which the recipe leaves open with keel::given. Pass a number for each.");
   if (!unwanted.empty()) {
-    add("the recipe does not leave " + unwanted +
-        " to the program. Put keel::given in its place in the recipe, or remove the number.");
+    add("the recipe fixes " + unwanted + ". Put keel::given in its place in the recipe, or remove the number.");
   }
   if (!wrong.empty())
     add("invalid value for " + wrong + ": a count must be an integer in range, and no number may be NaN. Change it.");
@@ -37,8 +36,8 @@ KEEL_BODY void change_numbers(config& present, config const& recipe, numbers con
     given_value const number = std::exchange(left.*member, {});
     if (!number.is_there()) return;
     if (!is_given(in_recipe)) {
-      add(std::string("the recipe does not leave .") + name +
-          " to the program. Put keel::given in its place in the recipe, or leave the number as it is.");
+      add(std::string("the recipe fixes .") + name +
+          ". Put keel::given in its place in the recipe, or leave the number as it is.");
     } else if (!number.put(to)) {
       add(std::string("invalid value for .") + name +
           ": a count must be an integer in range, and no number may be NaN. Change it.");
@@ -49,8 +48,7 @@ KEEL_BODY void change_numbers(config& present, config const& recipe, numbers con
   for (number_place const& place : number_places) {
     if ((left.*(place.member)).is_there())
       add(std::string(".") + place.name +
-          " is fixed when the run begins; .accumulate and .clip can change. Give it to the constructor, or let a schedule say "
-          "it.");
+          " cannot change during a run; only .accumulate and .clip can. Pass it to the constructor, or use a schedule.");
   }
   if (!message.empty()) throw recipe_error("E22", message);
 }

@@ -114,8 +114,7 @@ KEEL_BODY void step_engine::begin_manual_backward() {
   parts_.require_parameters_in_place();
   require_no_manual_backward();
   if (parts_.has_closure())
-    throw error("E12",
-                "an optimizer with a closure evaluates the loss itself. Give the step a loss function: step(batch, loss_of).");
+    throw error("E12", "an optimizer with a closure evaluates the loss itself. Pass a loss function: step(batch, loss_of).");
   parts_.ranks.begin_call();
   drop_on_exception([&]() -> step_outcome {
     if (!open_) begin();
@@ -140,13 +139,13 @@ KEEL_BODY step_outcome step_engine::end_manual_backward(weighted_loss const& los
 
 KEEL_BODY void step_engine::abandon_manual_backward() {
   is_manual_backward_open_ = false;
-  parts_.ranks.report_failure(std::make_exception_ptr(error("E12", "a micro-batch of the program's own was not closed")));
+  parts_.ranks.report_failure(std::make_exception_ptr(error("E12", "a micro-batch opened by step.open() was not closed")));
   drop_update();
 }
 
 KEEL_BODY void step_engine::require_no_manual_backward() const {
   if (is_manual_backward_open_)
-    throw error("E12", "a micro-batch is open by step.open(). Call its close(loss) before the next one.");
+    throw error("E12", "the micro-batch opened by step.open() is not closed. Call its close(loss) before the next one.");
 }
 
 KEEL_BODY bool step_engine::traces_incidents() const {
@@ -485,8 +484,8 @@ KEEL_BODY bool step_engine::refreeze_last_group() {
 KEEL_BODY void step_engine::change_numbers(numbers const& some) {
   settle();
   if (!at_boundary())
-    throw error(
-        "E12", "change() was called during an open update. Call it in a hook of epoch_begin or evaluated, or between updates.");
+    throw error("E12",
+                "change() was called during an open update. Call it in an epoch_begin or evaluated hook, or between updates.");
   config present = parts_.present();
   detail::change_numbers(present, parts_.numbers.recipe(), some);
   parts_.context.change(present);

@@ -122,14 +122,14 @@ KEEL_BODY traced_update update_trace::look(update_inputs const& kept, forward_pa
   try {
     of_state = in_state();
     origin.detail = kept.missing;
-    if (kept.micro_batches.empty() && origin.detail.empty()) origin.detail = "its batches are not kept";
+    if (kept.micro_batches.empty() && origin.detail.empty()) origin.detail = "its batches were not kept";
     for (auto const& one : kept.micro_batches) {
-      if (one.batch->was_changed()) origin.detail = "the program wrote into a batch after the step had taken it";
+      if (one.batch->was_changed()) origin.detail = "the program modified a batch after passing it to the step";
     }
     if (origin.detail.empty()) origin = run_again(kept, forward, settings, traced);
   } catch (std::exception const& thrown) {
     // A failed trace must not change what the run does with the update.
-    origin.detail = "it could not run again: " + first_line(thrown);
+    origin.detail = "the update could not be rerun: " + first_line(thrown);
   }
   // A non-finite parameter or state is the origin even if the rerun threw because of it.
   if (of_state) origin = *of_state;
@@ -223,7 +223,7 @@ KEEL_BODY bool find_in_contents(batch_contents const& contents, std::int64_t row
     return false;
   };
   if (look(contents.inputs, "an input of the batch") || look(contents.labels, "a label of the batch")) return true;
-  origin.given = "a tensor that the loss function holds";
+  origin.given = "a tensor captured by the loss function";
   return false;
 }
 
@@ -316,7 +316,7 @@ KEEL_BODY nonfinite_origin update_trace::run_again(update_inputs const& kept, fo
   whole.place = nonfinite_place::sum;
   if (to.losses.empty()) {
     whole.place = nonfinite_place::unknown;
-    whole.detail = "nothing of its batches is left";
+    whole.detail = "none of its batches is left";
     return whole;
   }
   if (!std::isfinite(sum.mean())) return whole;
@@ -377,7 +377,7 @@ KEEL_BODY void update_trace::find_rows(update_inputs::entry const& at, std::int6
     }
   } catch (std::exception const& thrown) {
     // For example batch norm rejects a single row. Keep the origin found so far.
-    origin.detail = "its rows could not be tried apart: " + first_line(thrown);
+    origin.detail = "its rows could not be tested separately: " + first_line(thrown);
   }
 }
 

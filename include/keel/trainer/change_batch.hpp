@@ -82,9 +82,9 @@ std::optional<Batch> drop_nonfinite_rows(Batch const& batch, c10::function_ref<v
       change_batch(finite, [&](at::Tensor const& one) { return contents.inputs.push_back(one), one; });
     auto const has_rows = [&](at::Tensor const& one) { return one.dim() > 0 && one.size(0) == rows; };
     if (std::none_of(contents.inputs.begin(), contents.inputs.end(), has_rows))
-      throw error("E12",
-                  "keel::batch_guard::drop finds no tensor with the batch's " + std::to_string(rows) +
-                      " rows. Use keel::batch_guard::check, or a batch whose tensors have its rows as their first dimension.");
+      throw error("E12", "keel::batch_guard::drop found no tensor of the batch with " + std::to_string(rows) +
+                             " rows in its first dimension. Use keel::batch_guard::check, or make the rows the first dimension "
+                             "of the batch's tensors.");
     at::Tensor const numbers = finite_rows(contents, rows);
     if (!numbers.defined()) return std::nullopt;
     drop(rows - numbers.numel(), rows);

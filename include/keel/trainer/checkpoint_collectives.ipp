@@ -298,7 +298,7 @@ KEEL_BODY void average_over_ranks(world_of_ranks const& world, std::string const
   std::string const first = broadcast_string(world, names, 0);
   if (int const other = world.combine(reduce::max{}, first == names ? -1 : world.rank()); other >= 0)
     throw world_error("E26", "rank " + std::to_string(other) + " evaluates " + broadcast_string(world, names, other) +
-                                 ", and rank 0 " + first +
+                                 ", but rank 0 evaluates " + first +
                                  ". Add the same evaluations, with the same values in the same order, on all ranks.");
   at::Tensor const sums = at::zeros({2 * static_cast<std::int64_t>(result.values.size())}, at::kDouble);
   auto* const own = sums.data_ptr<double>();

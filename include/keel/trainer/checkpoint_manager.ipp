@@ -627,9 +627,9 @@ KEEL_BODY bool checkpoint_manager::load_checkpoint_of(std::int64_t update) {
     if (std::find(all.begin(), all.end(), update) == all.end()) {
       std::string there;
       for (std::int64_t const one : all) there += (there.empty() ? " There are " : ", ") + std::to_string(one);
-      throw error("E12", "options.resume_at is " + std::to_string(update) + ", and " + store.path_of(update).string() +
+      throw error("E12", "options.resume_at is " + std::to_string(update) + ", but " + store.path_of(update).string() +
                              " does not exist." + (there.empty() ? " There are no checkpoints" : there) +
-                             ". Choose one of these, or leave the option out.");
+                             ". Set it to the update of an existing checkpoint, or remove the option.");
     }
     checkpoint_id const id(update, !store.exists(update));
     to = store.load(id);
@@ -675,7 +675,7 @@ KEEL_BODY bool checkpoint_manager::load_from(std::filesystem::path const& direct
     apply(std::move(content), source);
   } catch (nlohmann::json::exception const& thrown) {
     throw checkpoint_error(
-        "E05", directory.string() + ": its state is not what a run saves (" + thrown.what() + "). Take another checkpoint.");
+        "E05", directory.string() + ": its state is not that of a run (" + thrown.what() + "). Use another checkpoint.");
   }
   restore_loaded_random();
   run_id_.clear();  // another run begins
@@ -744,7 +744,7 @@ KEEL_BODY bool checkpoint_manager::roll_back(rollback_request const& request, co
     return true;
   };
   if (!ranks_.share(find, sharded_optimizers(), content, source))
-    throw_rollback_limit(request, rollbacks_, "the run has no checkpoint from before it");
+    throw_rollback_limit(request, rollbacks_, "the run has no earlier checkpoint");
   auto const found_at = content.state.at("found_at").get<std::int64_t>();
   content.state.erase("found_at");
 

@@ -27,9 +27,9 @@ void require_epoch_length([[maybe_unused]] Batches const& batches, [[maybe_unuse
       } && !requires { batches.begin(); }) {
     auto const size = static_cast<std::int64_t>(batches.size());
     if (batches_per_epoch > 0 && size != batches_per_epoch)
-      throw error("E12", "options.batches_per_epoch is " + std::to_string(batches_per_epoch) +
-                             ", and the batches say that an epoch has " + std::to_string(size) +
-                             ". Give the options that number: schedules are spread over it.");
+      throw error("E12", "options.batches_per_epoch is " + std::to_string(batches_per_epoch) + ", but the data has " +
+                             std::to_string(size) +
+                             " batches per epoch. Set the option to that number: schedules are computed from it.");
   }
 }
 
@@ -61,7 +61,7 @@ trainer_options with_epoch_length(trainer_options options, Batches& batches) {
 inline void adopt_data_order(data_cursor& cursor, std::string const& order, bool accept_another) {
   if (!cursor.order.empty() && cursor.order != order && !accept_another)
     throw checkpoint_error("E03", "the data order has changed (before " + cursor.order + ", now " + order +
-                                      "), so the position in the data does not apply. Use the former data, another run "
+                                      "), so the saved position in the data does not apply. Use the original data, another run "
                                       "directory, or options.accept_changed_recipe.");
   cursor.order = order;
 }

@@ -75,8 +75,8 @@ class open_epoch {
 /// Throws data_error (E06) at the end of an epoch in which the cursor has not moved.
 inline void require_batches(data_cursor const& cursor) {
   if (cursor.position > 0) return;
-  throw data_error("E06",
-                   "epoch " + std::to_string(cursor.epoch) + " has no batches. Look at the data's path and at its filters.");
+  throw data_error(
+      "E06", "epoch " + std::to_string(cursor.epoch) + " has no batches. Check the data path and the filters of the data.");
 }
 
 /// Iterates from the cursor, which the run advances. Source and cursor must outlive this object.
@@ -109,9 +109,9 @@ class epoch_walker {
     if (consumed > 0 && !begins_there) {
       // A loader fetches the next batch in operator++, so the last increment runs after the current random state is restored.
       if (epoch_->skip(consumed - 1) < consumed - 1 || !epoch_->has_batch()) {
-        throw data_error("E06", "the data of epoch " + std::to_string(cursor_.epoch) + " ends before batch " +
-                                    std::to_string(consumed) +
-                                    ", where the checkpoint continues. Use the data of that run, or another run directory.");
+        throw data_error(
+            "E06", "the data of epoch " + std::to_string(cursor_.epoch) + " ends before batch " + std::to_string(consumed) +
+                       ", at which the checkpoint resumes. Use the data of the saved run, or another run directory.");
       }
       static_cast<void>(epoch_->batch());
     }

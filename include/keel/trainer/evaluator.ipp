@@ -91,7 +91,7 @@ KEEL_BODY void evaluator::require_any() const {
   if (settings().kind == evaluation::kind::none || !all_.empty()) return;
   throw error("E12", "the recipe evaluates every " + std::to_string(settings().interval) +
                          (settings().kind == evaluation::kind::every ? " updates" : " epochs") +
-                         ", and has nothing to evaluate on. Call evaluate_on(batches, loss_of) before the run.");
+                         ", but the run has no evaluation data. Call evaluate_on(batches, loss_of) before the run.");
 }
 
 KEEL_BODY bool evaluator::is_due(std::int64_t updates) const {
@@ -112,7 +112,7 @@ KEEL_BODY double evaluator::judged(std::vector<std::pair<std::string, double>> c
     if (name == wanted || name.ends_with("/" + wanted)) return value;
     there += (there.empty() ? "" : ", ") + name;
   }
-  throw error("E12", "the recipe monitors " + wanted + ", and its evaluations give " + there +
+  throw error("E12", "the recipe monitors " + wanted + ", but its evaluations report only " + there +
                          ". Return keel::batch_metrics with that name, or monitor one of these.");
 }
 

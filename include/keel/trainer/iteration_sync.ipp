@@ -66,7 +66,7 @@ KEEL_BODY int iteration_sync::begin(bool has_batch, pending_requests const& loca
 
 KEEL_BODY void iteration_sync::end(std::int64_t iterations, bool is_inside_iteration, bool is_in_update) {
   if (!numbers_) return;
-  numbers_->set_location("the end of the run behind " + std::to_string(iterations) + " iterations" +
+  numbers_->set_location("the end of the run after " + std::to_string(iterations) + " iterations" +
                          (is_inside_iteration ? ", in the middle of one" : "") + (is_in_update ? ", with an update open" : ""));
   numbers_->begin();
   numbers_->wait();

@@ -98,8 +98,8 @@ std::int64_t length_at_construction(trainer_options const& options, config const
 
 /// Returns the part of the console notice of a resume that describes which parameters the checkpoint replaced.
 inline char const* describe_replaced_source(trainer_options const& options) {
-  return options.weights_from.empty() ? ", in place of the parameters that the program gave"
-                                      : ", in place of options.weights_from, which is for a run that begins";
+  return options.weights_from.empty() ? ", replacing the parameters of the program's model"
+                                      : ", ignoring options.weights_from, which applies only to a new run";
 }
 
 }  // namespace keel::inline KEEL_MODE

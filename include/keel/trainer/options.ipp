@@ -12,7 +12,7 @@ KEEL_BODY std::int64_t length_of(trainer_options const& options, std::int64_t ac
   if (options.updates > 0 || options.epochs < 1 || options.batches_per_epoch < 1) return options.updates;
   std::int64_t batches = 0;
   if (__builtin_mul_overflow(options.epochs, options.batches_per_epoch, &batches))
-    throw error("E12", "options.epochs times options.batches_per_epoch is more than 2^63. Look at both.");
+    throw error("E12", "options.epochs times options.batches_per_epoch exceeds 2^63. Reduce one of them.");
   return batches / accumulate + (batches % accumulate > 0 ? 1 : 0);
 }
 
@@ -30,31 +30,28 @@ KEEL_BODY void require_sound(trainer_options const& options, bool saves) {
   }
   if (options.record_every < 1) {
     throw error("E12", "options.record_every is " + std::to_string(options.record_every) +
-                           ", and a line of the record is about one update or more. Leave it at 1 for a line an update.");
+                           ", but must be at least 1. Leave it at 1 to record every update.");
   }
   if (options.layers_every < 0 || options.histograms_every < 0) {
-    throw error(
-        "E12",
-        "options.layers_every and options.histograms_every are numbers of updates. Leave them at 0 for runs that do not "
-        "look at their layers.");
+    throw error("E12",
+                "options.layers_every and options.histograms_every are intervals in updates and must not be negative. Leave "
+                "them at 0 to record no layer statistics.");
   }
   for (double const rate : {options.operations_per_token, options.peak_operations_per_second}) {
     if (rate >= 0.0 && std::isfinite(rate)) continue;
     throw error("E12",
-                "options.operations_per_token and options.peak_operations_per_second are counts of 0 or more. Leave them at 0 "
-                "where they are not known.");
+                "options.operations_per_token and options.peak_operations_per_second must be finite and not negative. Leave "
+                "them at 0 if they are not known.");
   }
   if (!options.resume_from.empty() && (!saves || !options.resume || options.resume_at || !options.weights_from.empty())) {
-    throw error(
-        "E12",
-        "options.resume_from names the checkpoint to begin with, so it needs a recipe with checkpoints and options.resume, "
-        "and stands without resume_at and weights_from. Leave one of them out.");
+    throw error("E12",
+                "options.resume_from requires a recipe with checkpoints and options.resume, and excludes resume_at and "
+                "weights_from. Correct these options, or remove resume_from.");
   }
   if (options.resume_at && (!saves || !options.resume || *options.resume_at < 0 || !options.weights_from.empty())) {
     throw error("E12",
-                "options.resume_at names the checkpoint to continue from, so it needs a recipe with "
-                "checkpoints, options.resume, and a number of 0 or more, and stands without weights_from. Correct it, or leave "
-                "it out.");
+                "options.resume_at requires a recipe with checkpoints, options.resume and an update of 0 or more, and excludes "
+                "weights_from. Correct these options, or remove resume_at.");
   }
   if (saves && options.run_directory.empty()) {
     throw error("E12",

@@ -180,7 +180,7 @@ class part final : public detail::run_part,
     step_outcome const outcome = *taken;
     if (auto const* const ended = outcome.gave_up()) {
       loop_.expect_exception(true);
-      throw out_of_memory_error("E09", "memory ran out in the part " + name() + ", and its ladder has no further rung: " +
+      throw out_of_memory_error("E09", "memory ran out in the part " + name() + ", and its ladder has no rung left: " +
                                            ended->detail + ". Make its batches smaller.");
     }
     return outcome;

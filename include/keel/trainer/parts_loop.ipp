@@ -143,7 +143,7 @@ KEEL_BODY void parts_loop::data_ended(int rank) {
   data_cursor const& cursor = progress_.cursor;
   if (cursor.position == 0)
     throw world_error("E25", "rank " + std::to_string(rank) + " has no batches in epoch " + std::to_string(cursor.epoch) +
-                                 ". Look at the data's path and at its filters there.");
+                                 ". Check the data path and the filters of the data on that rank.");
   log_.data_ended(models().updates(), rank);
 }
 
@@ -281,8 +281,8 @@ KEEL_BODY void parts_loop::drop_open_update() {
     in_iteration_ = true;
     if (saves())
       log_.notice(
-          "the end of this run is not saved, because a part has accumulated half of an update and others went on beside it; "
-          "its flush() before finish() completes it");
+          "the final state of this run is not saved: one part has a partial update, and other parts have applied theirs. Call "
+          "that part's flush() before finish() to complete its update");
   }
   models().drop_updates();
   progress_.cursor = boundary_cursor_;

@@ -76,12 +76,12 @@ class registered_states final : public program_state {
   void add(std::string name, State& state, state_scope scope = state_scope::updates) {
     for (auto const& one : states_) {
       if (one.name == name)
-        throw error("E12", "the state " + name + " is registered already. Give the second one another name.");
+        throw error("E12", "the state " + name + " is already registered. Use another name for the second one.");
     }
     if (name.empty() || name.find('.') != std::string::npos)
       throw error("E12",
-                  "a registered state needs a name, without a dot. Name it as it should appear in the checkpoint, such as "
-                  "\"curriculum\".");
+                  "the name of a registered state must not be empty or contain a dot. Use the name that should appear in the "
+                  "checkpoint, such as \"curriculum\".");
     detail::require_saveable_tensors(state, name);
     states_.push_back(
         {.name = std::move(name),
@@ -135,10 +135,9 @@ class registered_states final : public program_state {
     for (auto const& one : states_) {
       for (std::string const& field : one.unsound()) {
         if (one.initially_nonfinite.count(field) == 0)
-          throw nonfinite_error("N13",
-                                one.name + "." + field +
-                                    " is not finite, and a checkpoint with it would replace a good one. Keep NaN out of "
-                                    "this registered state: store what keel::as_finite(value) returns, where it returns one.");
+          throw nonfinite_error("N13", one.name + "." + field +
+                                           " is not finite, and a checkpoint with it would replace a good one. Keep NaN out of "
+                                           "this registered state: store a value only if keel::as_finite(value) returns one.");
       }
     }
   }

@@ -70,10 +70,10 @@ inline void require_rungs_fit(config const& value, nlohmann::json const& state, 
   bool shortened = false;
   for (auto const& kind : taken) shortened |= kind == static_cast<int>(oom::rung_kind::shorten_sequence);
   if (!shortened || oom::has_rung(value.oom, oom::rung_kind::shorten_sequence)) return;
-  throw checkpoint_error("E03", source +
-                                    " is of a run whose ladder had come to oom::shorten_sequence, and this recipe has no such "
-                                    "rung, so that rows would be longer again. Put it back, use another run directory, or "
-                                    "options.accept_changed_recipe.");
+  throw checkpoint_error(
+      "E03", source +
+                 " was saved after the ladder had taken oom::shorten_sequence, but this recipe has no such rung, so rows would "
+                 "be longer again. Restore the rung, use another run directory, or set options.accept_changed_recipe.");
 }
 
 /// The slots of a checkpoint; empty if its recipe is not an object.
@@ -148,8 +148,8 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
   bool const takes_length = value.schedule.total == 0 && (is_own || schedule::depends_on_length(value.schedule));
   // A replay has no batches from which the length could be derived.
   if (takes_length && !value.run.is_length_pending && length != value.run.updates && !accepts("schedule")) {
-    differences += (differences.empty() ? "" : "; ") + std::string("the schedule spread over ") + std::to_string(length) +
-                   " updates and now over " + std::to_string(value.run.updates);
+    differences += (differences.empty() ? "" : "; ") + std::string("the schedule was spread over ") + std::to_string(length) +
+                   " updates and is now spread over " + std::to_string(value.run.updates);
   }
   if (!differences.empty()) {
     throw checkpoint_error("E03", source + " was saved with another recipe: " + differences +
@@ -185,7 +185,7 @@ inline void require_same_options(nlohmann::json const& live, nlohmann::json cons
     }
   }
   if (differences.empty()) return;
-  throw checkpoint_error("E03", source + " is of an optimizer with other options: " + differences +
+  throw checkpoint_error("E03", source + " was saved with other optimizer options: " + differences +
                                     ". Use those options, another run directory, or options.accept with these names, such as "
                                     "{\"lr\"}, to use the program's values.");
 }
@@ -250,18 +250,19 @@ inline void require_same_parts(std::vector<trained_optimizer> const& trained, nl
   for (auto const& one : trained) here += (here.empty() ? "" : ", ") + one.name;
   for (auto const& [name, optimizer] : saved.items()) there += (there.empty() ? "" : ", ") + printable(name, 60);
   auto const fail = [&](std::string const& words) {
-    throw checkpoint_error("E04", source + words + " Build the same parts by the same names, or use another run directory.");
+    throw checkpoint_error("E04", source + words + " Build the same parts with the same names, or use another run directory.");
   };
-  if (!is_joint && !saved.empty()) fail(" is of a run of several parts, " + there + ", and this trainer has one model.");
+  if (!is_joint && !saved.empty()) fail(" was saved by a run of several parts, " + there + ", but this trainer has one model.");
   if (!is_joint) return;
-  if (state.contains("optimizer")) fail(" is of a run with one model, and this run has the parts " + here + ".");
+  if (state.contains("optimizer")) fail(" was saved by a run with one model, but this run has the parts " + here + ".");
   for (auto const& one : trained) {
     if (!saved.contains(one.name))
-      fail(" has no part " + one.name + ": its parts are " + there + ", and this run's " + here + ".");
+      fail(" has no part " + one.name + ": its parts are " + there + ", and those of this run are " + here + ".");
   }
   for (auto const& [name, optimizer] : saved.items()) {
     bool const known = std::any_of(trained.begin(), trained.end(), [&](auto const& one) { return one.name == name; });
-    if (!known) fail(" has the part " + printable(name, 60) + ": its parts are " + there + ", and this run's " + here + ".");
+    if (!known)
+      fail(" has the part " + printable(name, 60) + ": its parts are " + there + ", and those of this run are " + here + ".");
   }
 }
 
@@ -310,7 +311,7 @@ inline void apply_snapshot(snapshot content, config const& value, torch::nn::Mod
                            std::vector<trained_optimizer> const& trained, std::vector<state_part> const& parts,
                            std::string const& source, accepted_changes const& accepts) {
   if (!content.state.is_object())
-    throw checkpoint_error("E05", source + ": state.json is not a JSON object. Take an older checkpoint.");
+    throw checkpoint_error("E05", source + ": state.json is not a JSON object. Use an older checkpoint.");
   detail::require_same_parts(trained, content.state, source);
   if (!accepts.is_same_run) {
     detail::require_same_recipe(value, content.state, source, accepts);
@@ -373,15 +374,15 @@ inline void require_same_states(std::vector<std::string> const& registered, nloh
                                 std::string const& source) {
   for (std::string const& name : registered) {
     if (!saved.contains(name))
-      throw checkpoint_error("E04", source + " holds no state " + name +
-                                        ", which this program registers. Leave it out, use another run directory, or "
-                                        "options.accept_changed_recipe, with which it stays as it is now.");
+      throw checkpoint_error("E04", source + " contains no state " + name +
+                                        ", which this program registers. Do not register it, use another run directory, or set "
+                                        "options.accept_changed_recipe to keep its present value.");
   }
   for (auto const& [name, value] : saved.items()) {
     if (std::find(registered.begin(), registered.end(), name) == registered.end())
-      throw checkpoint_error("E04", source + " holds the state " + name +
+      throw checkpoint_error("E04", source + " contains the state " + name +
                                         ", which this program does not register. Call trainer::register_state(\"" + name +
-                                        "\", ..) before the run, or use options.accept_changed_recipe, which drops it.");
+                                        "\", ..) before the run, or set options.accept_changed_recipe to drop it.");
   }
 }
 
@@ -393,7 +394,7 @@ inline void require_same_fingerprints(trainer_options const& options, nlohmann::
   for (auto const& [name, now] : options.fingerprints) {
     bool const accepts = std::find(options.accept.begin(), options.accept.end(), name) != options.accept.end();
     if (accepts || !saved.contains(name) || saved[name] == now) continue;
-    throw checkpoint_error("E03", source + " is of a run with another " + name + ": its fingerprint was " +
+    throw checkpoint_error("E03", source + " was saved with another " + name + ": its fingerprint was " +
                                       printable(saved[name].dump(), 60) + " and is \"" + now + "\". Use that " + name +
                                       ", another run directory, or options.accept with {\"" + name + "\"}.");
   }

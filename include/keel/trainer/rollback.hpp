@@ -58,8 +58,8 @@ constexpr std::int64_t rollback_distance(config const& recipe) {
     tried += (i == 0 ? " Tried: from update " : ", from ") + std::to_string(history.from[i]) + " to " +
              std::to_string(history.to[i]);
   std::string const sentence = request.why + ", and " + why + "." + tried + (tried.empty() ? "" : ".") +
-                               " Look at the data from here on, lower the learning rate, or move the newer folders out of "
-                               "checkpoints/ to begin from an older one.";
+                               " Inspect the data from this update on, lower the learning rate, or move the newer folders out "
+                               "of checkpoints/ to resume from an older one.";
   if (request.spike) throw diverged_error("E14", sentence, request.last);
   throw nonfinite_error("E08", sentence, request.last);
 }

@@ -300,7 +300,8 @@ class run {
     using value_type = std::int64_t;
     counted_loop(run& of, std::int64_t until) : run_(of), until_(until), walk_(of.loop_) {
       if (until_ < 1)
-        throw error("E12", "iterations() needs a number of them: run.iterations(1000), or options.updates of the run.");
+        throw error("E12",
+                    "iterations() needs a length. Pass one, as in run.iterations(1000), or set options.updates of the run.");
     }
     auto begin() {
       run_.loop_.guard([this] {

@@ -86,10 +86,10 @@ class run_directory {
     if (process_ == ::getpid() && files_.is_named(lock_.handle, name)) return false;
     lock_result again = files_.try_lock(name);
     if (!again.handle)
-      throw file_error("E01", root_.string() + " is used by another run" + holder() +
-                                  ", which began after its file `lock` was removed, or is the process that this one was forked "
-                                  "from. This run saves nothing more: stop one of the two, and resume in a directory that only "
-                                  "one has.");
+      throw file_error("E01",
+                       root_.string() + " is in use by another run" + holder() +
+                           ", which started after the file `lock` was removed, or from whose process this one was forked. This "
+                           "run saves nothing more. Stop one of the two, and resume in a directory that no other run uses.");
     lock_ = std::move(again);
     process_ = ::getpid();
     sign_lock();
@@ -109,8 +109,8 @@ class run_directory {
     bool const has_record = !saves && metrics_.size() > 0;
     if (!has_checkpoints && !has_record) return;
     throw file_error("E01", root_.string() +
-                                " holds another run, which this one would overwrite. Use another run "
-                                "directory, or a recipe with keel::checkpoint::every and options.resume to continue it.");
+                                " contains another run, which this one would overwrite. Use another run directory, or a recipe "
+                                "with keel::checkpoint::every and options.resume to continue it.");
   }
 
  private:
@@ -118,10 +118,9 @@ class run_directory {
   void require_file(std::filesystem::path const& name) {
     file_kind const kind = files_.kind(name);
     if (kind == file_kind::none || kind == file_kind::file) return;
-    throw file_error(
-        "E02", name.string() +
-                   " is a link, a pipe or a directory, and a record of the run is to be there, which is cut and added to. "
-                   "Remove it, or make the run directory itself a link.");
+    throw file_error("E02", name.string() +
+                                " is a link, a pipe or a directory, but must be a regular file: the run truncates it and "
+                                "appends to it. Remove it, or make the run directory itself a link.");
   }
   lock_result make_and_lock() {
     files_.make_directories(root_);
@@ -134,8 +133,8 @@ class run_directory {
       throw file_error("E01", "another run" + holder() + " is using " + root_.string() +
                                   ". Wait for it, stop it, or use another run directory.");
     if (!lock.unsupported.empty())
-      warn("the file system of " + root_.string() + " has no locks (" + lock.unsupported +
-           "), so that a second run in this directory would not be noticed");
+      warn("the file system of " + root_.string() + " does not support locks (" + lock.unsupported +
+           "), so a second run in this directory would not be detected");
     return lock;
   }
 
@@ -150,7 +149,7 @@ class run_directory {
       files_.write(lock_.handle, name, process.data(), process.size());
     } catch (file_error const& thrown) {
       // The lock is held regardless of its text.
-      warn(std::string("the lock does not say which process has it: ") + thrown.what());
+      warn(std::string("the process id could not be written into the lock file: ") + thrown.what());
     }
   }
   /// Returns " (process 1234)" from the lock file; empty if it contains no process id.
@@ -186,8 +185,8 @@ inline void require_no_run_directory(std::filesystem::path const& directory) {
   if (!real_files().exists(directory / "checkpoints")) return;
   checkpoint_store of_run(directory / "checkpoints");
   auto const saved = of_run.updates();
-  throw file_error("E02", directory.string() + " is a run directory, and options.resume_from names one checkpoint. " +
-                              (saved.empty() ? "This run has none yet."
+  throw file_error("E02", directory.string() + " is a run directory, but options.resume_from must name one checkpoint. " +
+                              (saved.empty() ? "This directory has none yet."
                                              : "Its newest is " + of_run.path_of_update(saved.back()).string() + "."));
 }
 

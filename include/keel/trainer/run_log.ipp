@@ -55,7 +55,7 @@ KEEL_BODY void run_log::begin(config const& recipe) {
   auto const earlier = directory_->metrics().set_aside();
   if (!earlier.empty()) {
     directory_->layers().set_aside();
-    console_.notice("an earlier run left a record without checkpoints: it is now " + earlier.string());
+    console_.notice("the record of an earlier run without checkpoints was moved to " + earlier.string());
     directory_->event("record_set_aside", 0, {{"path", earlier.string()}});
   }
   nlohmann::ordered_json printed;
@@ -71,23 +71,23 @@ KEEL_BODY void run_log::write_recipe(config const& recipe) {
     directory_->write("recipe.json", to_json(recipe).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   } catch (file_error const& thrown) {
     // The file is not essential: a run with nothing left to do must not fail on a full disk.
-    directory_->warn(std::string("recipe.json does not say which recipe this run has: ") + thrown.what());
+    directory_->warn(std::string("the recipe of this run could not be written to recipe.json: ") + thrown.what());
   }
 }
 
 KEEL_BODY void run_log::not_seeded(std::int64_t update) {
   std::string const message =
-      "the model was made before the recipe's seed was set, so its initial parameters are others in each process, unless the "
-      "program "
-      "loads or sets them. Call keel::seed<recipe>() before the model is made";
+      "the model was created before the recipe's seed was set, so its initial parameters differ in each process, unless the "
+      "program loads or sets them. Call keel::seed<recipe>() before creating the model";
   console_.notice("warning: " + message);
   if (directory_) directory_->event("not_seeded", update, {{"message", message}});
 }
 
 KEEL_BODY void run_log::partial_update(std::int64_t update, std::int64_t micro_batches) {
-  std::string const message = "the last, partial update has " + std::to_string(micro_batches) +
-                              (micro_batches == 1 ? " micro-batch" : " micro-batches") +
-                              " and is left out. Call flush() before finish() to apply it; after a resume they come again";
+  std::string const message =
+      "the last, partial update has " + std::to_string(micro_batches) +
+      (micro_batches == 1 ? " micro-batch" : " micro-batches") +
+      " and is not applied. Call flush() before finish() to apply it; a resume repeats its micro-batches";
   console_.notice("warning: " + message);
   if (directory_) directory_->event("partial_update", update, {{"micro_batches", micro_batches}, {"message", message}});
 }
@@ -157,7 +157,7 @@ KEEL_BODY void run_log::log_weaker_promises(std::int64_t update) {
 }
 
 KEEL_BODY void run_log::lock_retaken(std::int64_t update) {
-  console_.notice("warning: the file `lock` of the run directory was removed; this run has made it again");
+  console_.notice("warning: the file `lock` of the run directory was removed; this run has created it again");
   directory_->event("lock_retaken", update);
 }
 
@@ -190,7 +190,7 @@ KEEL_BODY void run_log::saved(save_report const& report) {
 }
 
 KEEL_BODY void run_log::cannot_look(std::int64_t update, std::string const& message) {
-  console_.notice("cannot look for the file `save`: " + message);
+  console_.notice("cannot check for the file `save`: " + message);
   if (directory_) directory_->event("cannot_look", update, {{"message", message}});
 }
 
@@ -238,7 +238,7 @@ KEEL_BODY void run_log::migrated(std::string const& name, std::string const& sou
 }
 
 KEEL_BODY void run_log::log_world_size(std::int64_t update, world_of_ranks const& world) {
-  console_.notice("trains on " + std::to_string(world.size()) + " ranks");
+  console_.notice("training on " + std::to_string(world.size()) + " ranks");
   if (!directory_) return;
   directory_->event("ranks", update, {{"rank", world.rank()}, {"ranks", world.size()}});
   detail::remove_rank_record(world, directory_->root());
@@ -281,7 +281,7 @@ KEEL_BODY void run_log::data_ended(std::int64_t update, int rank) {
 
 KEEL_BODY void run_log::begins_with(std::filesystem::path const& checkpoint, std::int64_t update, std::string const& message,
                                     nlohmann::ordered_json const& state) {
-  console_.notice("begins at update " + std::to_string(update) + " with " + checkpoint.string() + message);
+  console_.notice("starting at update " + std::to_string(update) + " with " + checkpoint.string() + message);
   sinks_.restarted_after(-1);
   directory_->event("resumed_from", update, {{"checkpoint", checkpoint.string()}, {"state", state}});
 }
@@ -313,7 +313,7 @@ KEEL_BODY void run_log::ended(outcome const& result, std::int64_t update, std::s
                               std::string const& why_finished) {
   write_rest();
   for (auto const& [alarm, metric] : record_.alarms.never_seen())
-    console_.notice("warning: the alarm " + alarm + " looks at " + metric + ", which this run never had");
+    console_.notice("warning: the alarm " + alarm + " watches " + metric + ", which this run never measured");
   if (directory_) {
     nlohmann::ordered_json details = {{"words", message}};
     if (result.is<result::finished>()) details["why"] = why_finished;
@@ -387,7 +387,7 @@ KEEL_BODY void run_log::damaged(std::int64_t update, std::string const& message)
 inline std::string of_part(std::string const& part) { return part.empty() ? "" : " of the part " + part; }
 
 KEEL_BODY void run_log::rung_released(event::rung_released const& event, std::string const& part) {
-  console_.notice("memory is enough in update " + std::to_string(event.update + 1) + of_part(part) + ": released " +
+  console_.notice("there is enough memory again in update " + std::to_string(event.update + 1) + of_part(part) + ": released " +
                   event.rung);
   if (!directory_) return;
   nlohmann::ordered_json details = {{"rung", event.rung}, {"pieces", event.pieces}};
@@ -446,8 +446,8 @@ KEEL_BODY void run_log::incident(std::int64_t update, nlohmann::ordered_json con
   std::string const message = description["words"].get<std::string>();
   console_.notice(description["why"].get<std::string>() + " at update " + std::to_string(update + 1) + ": " + message +
                   (path.empty()                   ? ""
-                   : description.contains("part") ? "; the run before this update is in " + path
-                                                  : "; run.replay(\"" + path + "\", loss_of) shows it again"));
+                   : description.contains("part") ? "; the state of the run before this update is in " + path
+                                                  : "; run.replay(\"" + path + "\", loss_of) reproduces it"));
   if (!directory_) return;
   nlohmann::ordered_json details;
   for (char const* const key : {"attempt", "part", "why", "where", "origin", "words"}) {

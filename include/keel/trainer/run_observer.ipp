@@ -87,7 +87,7 @@ KEEL_BODY void run_observer::look_at(c10::function_ref<batch_contents()> content
     } catch (std::exception const& thrown) {
       // LibTorch cannot read a tensor, or there is not enough memory: the run continues without the batch guard.
       looks_ = false;
-      log_.notice("warning: batches are not looked at any more: " + first_line(thrown));
+      log_.notice("warning: batches are no longer checked: " + first_line(thrown));
     }
   }
   log_.batch(models_.at_boundary(), batches_.padding(), batches_.ignored_labels(), batches_.checksum());
@@ -114,8 +114,8 @@ KEEL_BODY double run_observer::use_operations(double per_token) {
   } catch (std::exception const& thrown) {
     if (!is_out_of_memory(thrown)) throw;
     log_.notice(
-        "warning: memory does not suffice to measure the device's peak; set options.peak_operations_per_second for "
-        "utilisation");
+        "warning: there is not enough memory to measure the device's peak rate; set options.peak_operations_per_second to "
+        "report utilization");
   }
   return per_token;
 }
@@ -155,7 +155,7 @@ KEEL_BODY void run_observer::incident(event::incident const& event, run_part con
         log_.notice("warning: an older incident was not removed: " + written.removal_failure);
     } catch (std::exception const& thrown) {
       // Only the files are lost: the run handles the update as it would without them.
-      log_.notice("warning: an incident was not kept: " + first_line(thrown));
+      log_.notice("warning: an incident was not written: " + first_line(thrown));
     }
   }
   log_.incident(event.update, description, written.path.string(), written.bytes);

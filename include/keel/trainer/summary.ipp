@@ -14,13 +14,13 @@ KEEL_BODY std::string ending(outcome const& result) {
     int const signal = result.get<result::stopped>().signal;
     return signal == 0 ? "stopped by the program" : "stopped by signal " + std::to_string(signal);
   }
-  return "goes on";
+  return "still running";
 }
 
 KEEL_BODY std::string why_finished(bool length_is_reached, early_stop const& evaluations, bool by_program) {
   if (evaluations.is_over()) return evaluations.why();
   if (length_is_reached) return "its length is reached";
-  return by_program ? "the program's loop ended" : "its data or its epochs came to their end";
+  return by_program ? "the program's loop ended" : "its data or its epochs ended";
 }
 
 KEEL_BODY std::string describe(memory_settings const& relief) {

@@ -25,15 +25,14 @@ KEEL_BODY void trained_models::add(run_part& one, run_part const* follows) {
            letter == '_';
   });
   if (!is_sound || one.name() == "updates") {
-    throw error("E11",
-                "the part \"" + one.name() +
-                    "\" needs a name of letters, digits and underscores, by which checkpoints and the record know it, and not "
-                    "\"updates\". Name it as what it trains, such as \"generator\".");
+    throw error("E11", "the part name \"" + one.name() +
+                           "\" is invalid in checkpoints and in the record. Use letters, digits and underscores, and not "
+                           "\"updates\": name the part after what it trains, such as \"generator\".");
   }
   std::unordered_map<at::TensorImpl const*, std::string> owners;
   for (run_part const* const other : all_) {
     if (other->name() == one.name())
-      throw error("E11", "two parts of this run have the name " + one.name() + ". Give the second one another.");
+      throw error("E11", "two parts of this run have the name " + one.name() + ". Rename one of them.");
     if (other == follows) continue;
     auto const& list = other->parameters();
     for (std::size_t i = 0; i < list.tensors.size(); ++i)
@@ -83,7 +82,7 @@ KEEL_BODY run_part& trained_models::first() const {
   if (all_.empty())
     throw error(
         "E12",
-        "this run has no parts. Make them before its loop begins: keel::part<recipe> one{run, \"model\", model, optimizer};");
+        "this run has no parts. Create one before the loop starts: keel::part<recipe> one{run, \"model\", model, optimizer};");
   return *all_.front();
 }
 
@@ -150,9 +149,10 @@ KEEL_BODY void trained_models::require_parameters_in_place() {
 
 KEEL_BODY std::vector<trained_optimizer> trained_models::trained() {
   if (!destroyed_part_.empty())
-    throw error("E12", "the part " + destroyed_part_ +
-                           " was destroyed while its run goes on, and no checkpoint would hold it. Make parts where they live "
-                           "until finish().");
+    throw error(
+        "E12",
+        "the part " + destroyed_part_ +
+            " was destroyed before its run ended, so checkpoints would not contain it. Keep each part alive until finish().");
   std::vector<trained_optimizer> list;
   for (run_part* const one : all_) {
     step_engine& step = one->step();

@@ -151,7 +151,7 @@ class trainer : public dry_run_calls<detail::trainer_step<Recipe, Environment>> 
   template <class LossOf>
     requires(std::invocable<std::remove_reference_t<LossOf>&> && !batch_source<std::remove_reference_t<LossOf>>)
   outcome fit(LossOf&& loss_of) {
-    if (loop_.length() == 0) throw error("E12", "a run without batches needs a length. Give the trainer's options .updates.");
+    if (loop_.length() == 0) throw error("E12", "a run without batches needs a length. Set .updates in the trainer's options.");
     return fit(no_batches(), detail::without_batch<std::remove_reference_t<LossOf>&>{loss_of});
   }
 

@@ -72,16 +72,16 @@ KEEL_BODY outcome trainer_loop::run_epochs(training_data& data, signal_listener 
   std::int64_t const epochs = options().epochs > 0 ? options().epochs : (length() > 0 ? 0 : 1);
   if (length_reached()) {
     require_work_left(step_.updates(), length());
-    char const* const where = ended_ ? "this trainer has made its" : "the run directory holds a run that finished its";
+    char const* const where = ended_ ? "this trainer has completed its" : "the run directory contains a run that completed its";
     console_.notice(formatted("nothing left to do: %s %lld updates", where, static_cast<long long>(length())));
     return result::finished{step_.updates()};
   }
   if (ended_early()) {
-    console_.notice("nothing left to do: the run directory holds a run that stopped early");
+    console_.notice("nothing left to do: the run directory contains a run that stopped early");
     return result::finished{step_.updates()};
   }
   if (ended_ && epochs > 0 && cursor.epoch >= epochs)
-    console_.notice("nothing left to do: this trainer has made its " + std::to_string(epochs) + " epochs");
+    console_.notice("nothing left to do: this trainer has completed its " + std::to_string(epochs) + " epochs");
   for (;;) {
     // A single-pass range has one epoch, also after a resume at its end.
     while ((epochs == 0 || cursor.epoch < epochs) && (data.is_repeatable() || cursor.epoch == 0)) {
