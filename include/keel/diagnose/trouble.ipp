@@ -12,7 +12,7 @@ inline constexpr trouble_facts facts_of_troubles[] = {
     {trouble::blow_up, trouble_family::not_finite, "optimisation blow-up",
      "events skipped, incident, failed; gradient_norm and loss before the first of them; spike alarms",
      "a longer warm-up; a peak learning rate 3 to 10 times lower; keel::clip::global_norm<1.0>; keel::precision::bf16 instead "
-     "of fp16; options.resume_at an earlier checkpoint"},
+     "of fp16; restart from an earlier checkpoint (options.resume_at)"},
     {trouble::bad_sample, trouble_family::not_finite, "bad sample",
      "events incident (place, rows), skipped, batch_finding; flat gradient_norm before them",
      "inspect the row named by the incident; remove or repair it; keel::batch_guard::check<>; keel::nonfinite::skip<>"},
@@ -48,8 +48,8 @@ inline constexpr trouble_facts facts_of_troubles[] = {
      "keel::evaluation::early_stop and load_best; fewer epochs; weight decay of 0.01 to 0.1; dropout; more data"},
     {trouble::collapse, trouble_family::collapse, "collapse",
      "loss that became constant; grad_norm and std in layers.jsonl that became 0",
-     "options.resume_at an earlier checkpoint, with a lower learning rate; keel::clip::global_norm<1.0>; compare the outputs "
-     "for two different inputs"},
+     "restart from an earlier checkpoint (options.resume_at) with a lower learning rate; keel::clip::global_norm<1.0>; compare "
+     "the outputs for two different inputs"},
     {trouble::oscillation, trouble_family::oscillation, "oscillation", "oscillating loss; lr; gradient_norm",
      "a learning rate 3 to 10 times lower; a lower momentum; a warm-up; keel::accumulate<4>; shuffled data"},
     {trouble::forgetting, trouble_family::forgetting, "forgetting", "events evaluated, with the best value first; loss",
@@ -111,8 +111,8 @@ inline constexpr trouble_facts facts_of_troubles[] = {
      "do not set a seed after the resume; keel::determinism::seeded<> seeds the start of the run"},
     {trouble::ranks_drift, trouble_family::ranks_differ, "ranks drift apart",
      "ranks/RANK.jsonl: one update with two checksums of replicated state, or with two clipping coefficients",
-     "options.resume_at an earlier checkpoint; the same norm, clipping and decisions on all ranks; the same seed for parameter "
-     "initialization"},
+     "restart from an earlier checkpoint (options.resume_at); the same norm, clipping and decisions on all ranks; the same "
+     "seed for parameter initialization"},
     {trouble::wrong_norm, trouble_family::ranks_differ, "a norm that is not that of all shards",
      "ranks/RANK.jsonl: gradient_norm compared with the square root of the sum of all shard_norm squared",
      "sum the squares over the ranks before taking the square root; count replicated parameters once"},
@@ -133,7 +133,7 @@ KEEL_BODY char const* to_string(trouble_family which) {
 }
 
 KEEL_BODY std::string trouble_table() {
-  std::string text = "| family | cause | judged from | what to do |\n|---|---|---|---|\n";
+  std::string text = "| family | cause | evidence | fix |\n|---|---|---|---|\n";
   for (trouble_facts const& one : all_troubles())
     text += std::string("| ") + to_string(one.family) + " | " + one.name + " | " + one.fields + " | " + one.fixes + " |\n";
   return text;
