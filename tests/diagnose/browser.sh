@@ -46,8 +46,8 @@ browse() {
     --enable-logging=stderr --v=0 --host-resolver-rules='MAP * ~NOTFOUND' "$@" "file://$folder/report.html" 2>>"$folder/log"
 }
 browse --dump-dom >"$folder/dom"
-for part in 'where the time of run goes' 'gradient norm of each layer' 'class="gone"' 'class="alarm"' 'a &lt;bad&gt; sample' 'look at the batch' \
-  'breaks no rule' 'what happened when' 'aten::addmm, 0.080 ms' 'training thread' 'Finished after update 380' 'curve abandoned' 'class="bad"' 'class="mark back"' 'memory of run' '<td>rolled_back</td>'; do
+for part in 'time by phase of run' 'gradient norm of each layer' 'class="gone"' 'class="alarm"' 'a &lt;bad&gt; sample' 'look at the batch' \
+  'violates no rule' 'timeline of events' 'aten::addmm, 0.080 ms' 'training thread' 'Finished after update 380' 'curve abandoned' 'class="bad"' 'class="mark back"' 'memory of run' '<td>rolled_back</td>'; do
   grep -qF -- "$part" "$folder/dom" || { echo "the page in the browser lacks $part"; exit 1; }
 done
 if grep -E 'CONSOLE|net::ERR' "$folder/log"; then

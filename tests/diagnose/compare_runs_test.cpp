@@ -56,7 +56,7 @@ TEST_CASE("two runs of one seed are the same in every bit") {
   CHECK(found.records.empty());
   CHECK(found.settings.empty());
   CHECK(found.common_updates == 12);
-  says(found, "the same in every bit over all 12 updates");
+  says(found, "bitwise identical over all 12 common updates");
   REQUIRE(found.checkpoint == 12);
   REQUIRE(found.layers.size() == 2);
   for (auto const& layer : found.layers) CHECK(layer.relative == 0.0);
@@ -69,27 +69,27 @@ TEST_CASE("what parted first is named with its update") {
     return keel::compare_runs(good, train<typename decltype(recipe)::type>(directory, name, how));
   };
   auto const other_batch = with(std::type_identity<plain>{}, "batch", {.other_batch = 6});
-  says(other_batch, "by the data at update 7");
+  says(other_batch, "in the data at update 7");
   CHECK(other_batch.batches_part == 7);
   CHECK(keel::to_text(other_batch).find("  batches at update 7\n") != std::string::npos);
   CHECK(other_batch.settings.empty());
   CHECK(other_batch.layers.front().relative > 0.0);
   auto const other_start = with(std::type_identity<plain>{}, "start", {.initial = 4});
-  says(other_start, "with the first loss");
+  says(other_start, "in the loss of the first update");
   auto const gradient = with(std::type_identity<plain>{}, "gradient", {.spoils_gradient = true});
   says(gradient, "in the backward pass at update 1");
   auto const schedule = with(std::type_identity<scheduled>{}, "schedule", {});
-  says(schedule, "by the learning rate at update 1");
+  says(schedule, "in the learning rate at update 1");
   bool names_schedule = false;
   for (auto const& one : schedule.settings) names_schedule = names_schedule || one.name.find("schedule") == 0;
   CHECK(names_schedule);
   auto const rate = with(std::type_identity<plain>{}, "rate", {.rate = 2e-2});
-  says(rate, "by the learning rate at update 1");
+  says(rate, "in the learning rate at update 1");
   auto const clip = with(std::type_identity<clipped>{}, "clip", {});
   bool names_clip = false;
   for (auto const& one : clip.settings) names_clip = names_clip || one.name.find("clip") == 0;
   CHECK(names_clip);
-  says(clip, "by the loss at update 2");
+  says(clip, "in the loss at update 2");
 }
 
 TEST_CASE("a run that is not there, and one without checkpoints, are said in words") {

@@ -34,25 +34,25 @@ TEST_CASE("messages and symptoms of the tables that people know are explained") 
   finds("unable to load strategy X", "was not found");
   finds("generation_batch_size not divisible by num_generations", "groups of answers");
   finds("'weight' must be 2-D", "flat");
-  finds("CheckpointError (tensor count mismatch)", "saved other tensors");
+  finds("CheckpointError (tensor count mismatch)", "saved different tensors");
   finds("BFloat16 TypeError during weight sync", "NumPy");
   finds("Content end boundary is before start boundary", "chat template");
   finds("CAS service error during data processing", "download");
   finds("Training hangs (multi-GPU), async prefetch", "prefetching thread");
-  finds("loss is nan", "a nan comes of");
+  finds("loss is nan", "learning rate too high");
   finds("the loss does not decrease", "well above");
   finds("loss spikes", "recovers");
   finds("overfitting", "evaluation loss rises");
   finds("wild oscillations", "bounces");
   finds("catastrophic forgetting", "older task");
   finds("memory grows: staircase", "leak");
-  finds("OOM at validation", "keeps a graph");
+  finds("OOM at validation", "keeps the autograd graph");
   finds("fragmentation", "fragmentation");
   finds("low MFU", "small or odd sizes");
   finds("waiting for data", "workers");
   finds("loss jumps after a resume", "moments");
-  finds("nan_to_num", "the cause stays");
-  finds("label leakage", "targets stand in the inputs");
+  finds("nan_to_num", "the cause remains");
+  finds("label leakage", "inputs contain the targets");
   finds("nvidia-smi shows more memory", "driver");
 }
 

@@ -200,8 +200,8 @@ TEST_CASE("preflight finds targets at the wrong place") {
   same.batches = next_ids(0);
   two.batches = next_ids(2);
   before.batches = next_ids(-1);
-  finds(same, "shift of targets", "at that place");
-  finds(two, "shift of targets", "2 places later");
+  finds(same, "shift of targets", "at that position");
+  finds(two, "shift of targets", "2 positions later");
   finds(before, "shift of targets", "before it");
   auto rolled = classifier();
   for (auto& [x, y] : rolled.batches) y = y.roll(1);
@@ -264,12 +264,12 @@ TEST_CASE("preflight finds modes, masks and losses that do not fit") {
   };
   finds(leaves, "training mode", "after a call");
 
-  finds(masked([](at::Tensor const& mask) { return 1.0 - mask; }), "masks", "hides places whose inputs");
+  finds(masked([](at::Tensor const& mask) { return 1.0 - mask; }), "masks", "hides positions whose inputs");
   finds(masked([](at::Tensor const& mask) { return at::ones_like(mask); }), "masks", "changes neither");
   finds(language_model([](at::Tensor const& scores) {
           return scores.masked_fill(at::eye(scores.size(1)).to(at::kBool).logical_not(), -1e9);
         }),
-        "masks", "that place alone");
+        "masks", "only on that position");
 
   finds(classifier([](at::Tensor const& logits) { return at::softmax(logits, 1); }), "loss and output", "softmax twice");
   finds(classifier([](at::Tensor const& logits) { return at::relu(logits); }), "loss and output", "ReLU");
@@ -283,7 +283,7 @@ TEST_CASE("preflight finds modes, masks and losses that do not fit") {
   auto const mean = sums.loss;
   sums.loss = [mean](pair_batch const& batch) { return mean(batch); };
   for (auto& [x, y] : sums.batches) x = x * 200.0;
-  finds(sums, "loss at the start", "a guess among 4 classes");
+  finds(sums, "loss at the start", "a uniform guess among 4 classes");
 }
 
 TEST_CASE("preflight finds batches, rows and rates that cannot be meant") {
@@ -325,7 +325,7 @@ TEST_CASE("preflight finds what does not repeat, resume or bear a smaller batch"
   auto const loss = forgets.loss;
   auto const calls = std::make_shared<double>(0.0);
   forgets.loss = [=](pair_batch const& batch) { return loss(batch) * (1.0 + 0.01 * ++*calls); };
-  finds(forgets, "same bits twice", "runs again");
+  finds(forgets, "same bits twice", "repeating an update");
   finds(forgets, "resume");
 
   auto fixed = classifier();

@@ -156,11 +156,11 @@ TEST_CASE("a verdict says how the run stands") {
   written_run run;
   run.line(1, "1.0");
   run.event("started", 0);
-  CHECK(keel::verdict_of(run.history()) == "This run has no end: it is under way, or was killed after update 1.");
+  CHECK(keel::verdict_of(run.history()) == "This run has not ended: it is still running, or was killed after update 1.");
   run.event("finished", 1);
   CHECK(keel::verdict_of(run.history()) == "Finished after update 1.");
   run.event("resumed", 1);
-  CHECK(keel::verdict_of(run.history()).starts_with("This run has no end"));
+  CHECK(keel::verdict_of(run.history()).starts_with("This run has not ended"));
   run.event("failed", 1, ",\"message\":\"the disk is full\"");
   CHECK(keel::verdict_of(run.history()) == "Failed at update 1: the disk is full");
   run.event("restarted", 1);
@@ -298,7 +298,7 @@ TEST_CASE("of thousands of skips the page keeps the newest, and the rollback and
   run.event("failed", 5, ",\"message\":\"the end\"");
   std::string const page = keel::report_page({run.history()});
   CHECK(page.size() < 200000);
-  for (char const* const part : {"the first of all", "the end", "<td class=\"number\">2999</td>", "Of each kind the newest 200"}) CHECK(page.find(part) != std::string::npos);
+  for (char const* const part : {"the first of all", "the end", "<td class=\"number\">2999</td>", "Only the newest 200 events of each kind"}) CHECK(page.find(part) != std::string::npos);
 }
 
 TEST_CASE("a record with other content than a run writes gives a page all the same") {

@@ -98,7 +98,7 @@ TEST_CASE("a run whose process is gone without an end is not healthy, and one th
   write_file(directory / "events.jsonl", begins);
   auto const verdict = [&] { return keel::triage(directory.path()).verdict; };
   CHECK(verdict() == triage_verdict::not_ended);
-  CHECK(keel::to_text(keel::triage(directory.path())).find("no end: nothing in 200 updates") == 0);
+  CHECK(keel::to_text(keel::triage(directory.path())).find("no end: no finding in 200 updates") == 0);
   // A number that no process has.
   write_file(directory / "lock", "99999999\n");
   CHECK(verdict() == triage_verdict::not_ended);
@@ -184,23 +184,23 @@ TEST_CASE("failure stories 5 to 8: ranks that clip apart, count twice, report an
   is_diagnosed(story([](auto& ranks) {
             for (std::size_t i = 0; i < 4; ++i) add_update(ranks[i], 3, {{"gradient_norm", 2.0}, {"coefficient", 0.5 + 0.1 * i}});
           }),
-          trouble::ranks_drift, "each by the norm of its shard alone");
+          trouble::ranks_drift, "each rank used the norm of its local shard");
   is_diagnosed(story([](auto& ranks) {
             // A quarter of each square is replicated, and counted on each of the four.
             for (auto& rank : ranks) add_update(rank, 3, {{"gradient_norm", std::sqrt(4 * (0.75 + 4 * 0.25))}, {"shard_norm", 1.0}});
           }),
-          trouble::wrong_norm, "times that of all shards together");
+          trouble::wrong_norm, "times the norm over all shards");
   is_diagnosed(story([](auto& ranks) {
             for (auto& rank : ranks) add_update(rank, 3, {{"gradient_norm", 4.0}, {"shard_norm", 1.0}});
           }),
-          trouble::wrong_norm, "each shard counts as if it were the whole");
+          trouble::wrong_norm, "each shard was counted as the full gradient");
   is_diagnosed(story([](auto& ranks) {
             for (std::size_t i = 0; i < 4; ++i) {
               add_update(ranks[i], 3, {{"state", "aa"}});
               add_update(ranks[i], 4, {{"state", i == 2 ? "ab" : "aa"}});
             }
           }),
-          trouble::ranks_drift, "at update 4 rank 2 has other values than rank 0");
+          trouble::ranks_drift, "at update 4 rank 2 differs from rank 0 in replicated state");
 }
 
 TEST_CASE("failure stories 12 to 18: ranks that decide alone, fall silent or call other collectives are named, and sound ones are not") {
@@ -218,7 +218,7 @@ TEST_CASE("failure stories 12 to 18: ranks that decide alone, fall silent or cal
             others_wait(ranks, 1, 200.0);
             lives_on(ranks[1], 200.0);
           }),
-          trouble::collective_mismatch, "rank 1 is alive and has not entered it");
+          trouble::collective_mismatch, "rank 1 is alive but has not entered it");
   // 13: what rank 0 sees as finite is NaN on another, which applies it all the same.
   is_diagnosed(story([](auto& ranks) {
             for (std::size_t i = 0; i < 4; ++i)
@@ -232,7 +232,7 @@ TEST_CASE("failure stories 12 to 18: ranks that decide alone, fall silent or cal
           }),
           trouble::dead_rank, "rank 2 ended: [E09] memory ran out");
   // 15: stopped, and silent.
-  is_diagnosed(story([&](auto& ranks) { others_wait(ranks, 0, 120.0); }), trouble::dead_rank, "rank 0 has been silent");
+  is_diagnosed(story([&](auto& ranks) { others_wait(ranks, 0, 120.0); }), trouble::dead_rank, "rank 0 has not reported");
   // 16: other sizes.
   is_diagnosed(story([&](auto& ranks) {
             others_wait(ranks, 3, 60.0);

@@ -64,7 +64,7 @@ grep -q '</html>' page.html || fail "keel report left no page"
 answers 2 '[E02]' report nowhere
 answers 2 '[E02]' triage nowhere
 answers 3 'not enough data' triage run
-answers 1 'they part' compare run "$folder/third"
+answers 1 'they first differ' compare run "$folder/third"
 answers 2 '[E02]' compare run nowhere
 
 "$keel" --version > said || fail "keel --version fails"

@@ -172,29 +172,29 @@ KEEL_BODY std::string concluded(run_comparison const& found) {
   bool const by_data = found.batches_part && (found.records.empty() || *found.batches_part <= found.records.front().update);
   if (by_data &&
       (found.records.empty() || found.records.front().key != "lr" || found.records.front().update > *found.batches_part))
-    return "they part by the data at update " + std::to_string(*found.batches_part) +
-           ": other batches, or another order of them";
+    return "they first differ in the data at update " + std::to_string(*found.batches_part) +
+           ": different batches, or a different order";
   if (found.records.empty()) {
-    std::string const all =
-        "the same in every bit over all " + std::to_string(found.common_updates) + " updates that both have";
-    return found.settings.empty() ? all : all + ", although their settings differ";
+    std::string const all = "bitwise identical over all " + std::to_string(found.common_updates) + " common updates";
+    return found.settings.empty() ? all : all + ", although the settings differ";
   }
   record_difference const& first = found.records.front();
   std::string const at = " at update " + std::to_string(first.update);
   bool const from_the_start = first.update <= 1;
-  if (first.key == "lr") return "they part by the learning rate" + at + ": compare the schedules, and the length of the runs";
+  if (first.key == "lr")
+    return "they first differ in the learning rate" + at + ": compare the schedules and the lengths of the runs";
   if (first.key == "tokens")
-    return "they part by the data" + at + ": batches of another size, so another order or another source";
-  if (first.key == "loss_scale") return "they part by the loss scale" + at;
-  if (first.key == "skipped") return "they part" + at + ", where one skipped an update and the other did not";
+    return "they first differ in the data" + at + ": batches of different sizes, so a different order or source";
+  if (first.key == "loss_scale") return "they first differ in the loss scale" + at;
+  if (first.key == "skipped") return "they first differ" + at + ", which one skipped and the other did not";
   if (first.key == "gradient_norm")
-    return "they part in the backward pass" + at +
-           ": the loss is the same, the gradients are not (threads, kernels, recompute)";
+    return "they first differ in the backward pass" + at +
+           ": the losses are equal, the gradients are not (threads, kernels, recompute)";
   if (from_the_start)
-    return "they part with the first loss: other initial weights, other data or another order, or other random numbers";
-  return "they part by the loss" + at +
-         ": until then every bit is the same, so the data of that update or its random numbers differ, or a kernel is not "
-         "deterministic";
+    return "they first differ in the loss of the first update: different initial weights, data, data order or random numbers";
+  return "they first differ in the loss" + at +
+         ": earlier updates are bitwise identical, so the data or random numbers of that update differ, or a kernel is "
+         "nondeterministic";
 }
 
 }  // namespace keel::detail::inline KEEL_MODE
@@ -256,11 +256,12 @@ KEEL_BODY std::string to_text(run_comparison const& found) {
   for (record_difference const& one : found.records)
     text += "  " + one.key + " at update " + std::to_string(one.update) + ": " + number(one.a) + " | " + number(one.b) + "\n";
   if (found.checkpoint) {
-    text += "\nweights of update " + std::to_string(*found.checkpoint) + ", distance over the norm of the first:\n";
+    text += "\nweights at update " + std::to_string(*found.checkpoint) + ", distance relative to the norm of the first:\n";
     constexpr std::size_t most = 12;
     for (std::size_t i = 0; i < std::min(most, found.layers.size()); ++i)
       text += "  " + found.layers[i].name + ": " + number(found.layers[i].relative) + "\n";
-    if (found.layers.size() > most) text += "  and " + std::to_string(found.layers.size() - most) + " layers that are nearer\n";
+    if (found.layers.size() > most)
+      text += "  and " + std::to_string(found.layers.size() - most) + " layers with smaller distances\n";
   }
   return detail::without_control_codes(std::move(text));
 }

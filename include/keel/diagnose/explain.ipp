@@ -152,7 +152,7 @@ KEEL_BODY std::string guide_page() {
     }
     page += std::string("| ") + entry.seen + " | " + entry.cause + " | " + entry.fix + " | " + entry.keel + " |\n";
   }
-  page += "\n### What a triage decides from\n\n" + trouble_table();
+  page += "\n### Causes that a triage distinguishes\n\n" + trouble_table();
   return page;
 }
 

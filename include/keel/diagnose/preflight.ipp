@@ -27,11 +27,11 @@ KEEL_BODY void preflight_table::run(char const* check, std::function<void()> con
   } catch (std::exception const& thrown) {
     if (is_out_of_memory(thrown)) {
       failed(check, "memory ran out: " + first_line(thrown),
-             "fewer or smaller batches; a preflight keeps options.batches of them, and the parameters a second time");
+             "use fewer or smaller batches; a preflight holds options.batches of them and a second copy of the parameters");
       return;
     }
     // An exception from the program is the finding of the check.
-    failed(check, first_line(thrown), "what the message says, or what makes the loss function throw it");
+    failed(check, first_line(thrown), "follow the message, or fix what makes the loss function throw");
   }
 }
 
@@ -74,7 +74,7 @@ KEEL_BODY preflight_result preflight_of_program(preflight_program& program, pref
         of_an_update = table.seconds() - from;
         return;
       }
-      table.failed("an update", update.words, "the operation and row that an error of the run's first update would name");
+      table.failed("an update", update.words, "inspect the operation and row that the error of the first update names");
     });
   });
   table.run("training mode", [&] { check_modes(program, table); });
@@ -89,7 +89,7 @@ KEEL_BODY preflight_result preflight_of_program(preflight_program& program, pref
     tried_passes const passes(program);
     has_labels = passes.tensors.empty() || (passes.labels() && !passes.is_autoencoder);
     if (!passes.is_repeatable) {
-      table.not_applicable("inputs", "the same batch gives another loss each time; see same bits twice");
+      table.not_applicable("inputs", "the loss of one batch differs between calls; see same bits twice");
       return;
     }
     table.run("inputs", [&] { check_inputs_and_labels(passes, table); });
@@ -120,7 +120,7 @@ KEEL_BODY preflight_result preflight_of_program(preflight_program& program, pref
     table.run("learning rate", [&] { check_rate(program, training, table); });
     table.run("labels belong to inputs", [&] { check_labels_belong(program, training, table); });
   } else {
-    table.not_applicable("what trains", "no update can be made");
+    table.not_applicable("what trains", "no update can be applied");
   }
   advise(program, table);
   result.seconds = table.seconds();

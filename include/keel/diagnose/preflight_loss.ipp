@@ -40,43 +40,42 @@ KEEL_BODY void check_first_loss(tried_passes const& passes, preflight_table& tab
   std::string const& operation = passes.first.operands.operation;
   double const loss = own_loss(passes.first);
   if (!std::isfinite(passes.first.loss)) {
-    table.failed(check, formatted("it is %g", passes.first.loss),
-                 "look at the batch, the initialisation and the operation that the "
-                 "error of a first update names");
+    table.failed(check, formatted("the loss is %g", passes.first.loss),
+                 "check the batch, the initialization and the operation that the error of the first update names");
     return;
   }
   if (passes.program.updates_so_far() > 0) {
-    table.not_applicable(check, "the run has begun");
+    table.not_applicable(check, "the run has already started");
     return;
   }
   std::int64_t frozen = 0, trained = 0;
   for (at::Tensor const& one : passes.program.model().parameters()) (one.requires_grad() ? trained : frozen) += one.numel();
   if (frozen > trained || !lora_layers(passes.program.model()).empty()) {
-    table.not_applicable(check, "parameters are frozen, as of a model that was trained before");
+    table.not_applicable(check, "parameters are frozen, as in a pretrained model");
     return;
   }
   constexpr char const* fix =
-      "a mean in place of a sum; inputs of mean 0 and deviation 1; a smaller initialisation of the last layer";
+      "use a mean instead of a sum; normalize inputs to mean 0 and standard deviation 1; initialize the last layer with "
+      "smaller weights";
   if (is_of_classes(operation)) {
     at::Tensor const logits = by_class(passes.first);
     if (!logits.defined()) {
-      table.not_applicable(check, "the loss shows no classes");
+      table.not_applicable(check, "the loss has no class dimension");
       return;
     }
     double const chance = std::log(static_cast<double>(logits.size(1)));
-    std::string const words =
-        formatted("it is %.4g, and a guess among %lld classes has %.4g", loss, static_cast<long long>(logits.size(1)), chance);
+    std::string const words = formatted("the loss is %.4g; a uniform guess among %lld classes has %.4g", loss,
+                                        static_cast<long long>(logits.size(1)), chance);
     if (loss > chance + std::max(1.0, 0.6 * chance)) {
       table.failed(check, words, fix);
     } else {
-      table.passed(check,
-                   words + (loss < 0.6 * chance ? ": as of a model that was trained before, or of labels that leak" : ""));
+      table.passed(check, words + (loss < 0.6 * chance ? ": as for a pretrained model, or for labels that leak" : ""));
     }
     return;
   }
   if (operation.starts_with("aten::binary_cross_entropy")) {
     double const chance = std::numbers::ln2;
-    std::string const words = formatted("it is %.4g, and a guess has %.4g", loss, chance);
+    std::string const words = formatted("the loss is %.4g; a uniform guess has %.4g", loss, chance);
     if (loss > 3.0 * chance) {
       table.failed(check, words, fix);
     } else {
@@ -91,18 +90,19 @@ KEEL_BODY void check_first_loss(tried_passes const& passes, preflight_table& tab
     double const mean = values.mean().item<double>();
     double const square = values.pow(2).mean().item<double>();
     double const variance = square - mean * mean;
-    std::string const words = formatted("it is %.4g, and the targets' mean square is %.4g", loss, square);
+    std::string const words = formatted("the loss is %.4g; the mean square of the targets is %.4g", loss, square);
     if (square > 0.0 && loss > 10.0 * square) {
       table.failed(check, words, fix);
     } else {
       table.passed(check, words);
       if (square > 0.0 && variance < 0.01 * square)
-        table.advise(formatted("the targets' mean is %.3g and their deviation %.3g: subtract the one and divide by the other",
-                               mean, std::sqrt(std::max(0.0, variance))));
+        table.advise(formatted(
+            "the targets have mean %.3g and standard deviation %.3g: subtract the mean and divide by the standard deviation",
+            mean, std::sqrt(std::max(0.0, variance))));
     }
     return;
   }
-  table.not_applicable(check, "of this loss keel does not know what a guess has");
+  table.not_applicable(check, "keel has no reference value for this loss");
 }
 
 KEEL_BODY void check_loss_and_output(tried_passes const& passes, preflight_table& table) {
@@ -111,7 +111,7 @@ KEEL_BODY void check_loss_and_output(tried_passes const& passes, preflight_table
   std::string const name = operation.starts_with("aten::") ? operation.substr(6) : operation;
   at::Tensor const& raw = passes.first.operands.output;
   if (!raw.defined() || raw.numel() < 2) {
-    table.not_applicable(check, "the loss shows no output of the model");
+    table.not_applicable(check, "the model's output cannot be found in the loss");
     return;
   }
   at::Tensor const output = raw.to(at::kCPU, at::kDouble);
@@ -120,41 +120,41 @@ KEEL_BODY void check_loss_and_output(tried_passes const& passes, preflight_table
   if (is_of_classes(operation)) {
     at::Tensor const classes = by_class(passes.first);
     if (!classes.defined()) {
-      table.not_applicable(check, "the loss shows no classes");
+      table.not_applicable(check, "the loss has no class dimension");
       return;
     }
     bool const sums_to_one = within_one && (classes.sum(1) - 1.0).abs().max().item<double>() < 1e-2;
     if (operation.starts_with("aten::nll_loss")) {
       bool const is_logarithm = classes.exp().sum(1).sub(1.0).abs().max().item<double>() < 5e-2;
       if (sums_to_one) {
-        table.failed(check, name + " takes logarithms of probabilities, and the output is probabilities",
-                     "log_softmax in place of softmax");
+        table.failed(check, name + " expects log-probabilities, but the output is probabilities",
+                     "use log_softmax instead of softmax");
       } else if (!is_logarithm) {
-        table.failed(check, name + " takes logarithms of probabilities, and the output is not",
-                     "cross_entropy_loss, or log_softmax before it");
+        table.failed(check, name + " expects log-probabilities, but the output is not",
+                     "use cross_entropy_loss, or apply log_softmax first");
       } else {
-        table.passed(check, name + " takes logarithms of probabilities, and has them");
+        table.passed(check, name + " expects log-probabilities and gets them");
       }
       return;
     }
     double const zeros = classes.eq(0).to(at::kDouble).mean().item<double>();
     if (sums_to_one) {
-      table.failed(check, "softmax twice: " + name + " has one, and the output is probabilities already",
-                   "the logits, without a softmax");
+      table.failed(check, "softmax twice: " + name + " applies one, but the output is already probabilities",
+                   "pass the logits, without a softmax");
     } else if (classes.numel() >= enough && output.min().item<double>() == 0.0 && zeros > 0.15) {
       table.failed(check, formatted("no logit is below 0 and %.0f %% of them are 0, as after a ReLU", 100.0 * zeros),
-                   "no activation behind the last layer");
+                   "remove the activation after the last layer");
     } else {
-      table.passed(check, name + " takes logits, and the output is not probabilities");
+      table.passed(check, name + " expects logits, and the output is not probabilities");
     }
     return;
   }
   if (operation == "aten::binary_cross_entropy_with_logits") {
     if (within_one && output.numel() >= enough) {
-      table.failed(check, "sigmoid twice: " + name + " has one, and all outputs are between 0 and 1",
-                   "the logits, without a sigmoid");
+      table.failed(check, "sigmoid twice: " + name + " applies one, but all outputs are between 0 and 1",
+                   "pass the logits, without a sigmoid");
     } else {
-      table.passed(check, name + " takes logits, and the output is not probabilities");
+      table.passed(check, name + " expects logits, and the output is not probabilities");
     }
     return;
   }
@@ -168,19 +168,19 @@ KEEL_BODY void check_loss_and_output(tried_passes const& passes, preflight_table
     if (target.sizes() != raw.sizes()) {
       table.failed(check,
                    c10::str("the output has shape ", raw.sizes(), " and the target ", target.sizes(),
-                            ": each is compared with each of the other"),
-                   "give both the same shape, as target.unsqueeze(1) or output.squeeze(1) does");
+                            ": they are broadcast against each other"),
+                   "give both the same shape, for example with target.unsqueeze(1) or output.squeeze(1)");
     } else if (is_positive && zeros > 0.15 && wants_negative) {
-      table.failed(
-          check,
-          formatted("no output is below 0 and %.0f %% of them are 0, as after a ReLU, and targets are below 0", 100.0 * zeros),
-          "no activation behind the last layer");
+      table.failed(check,
+                   formatted("no output is below 0 and %.0f %% of them are 0, as after a ReLU, but some targets are below 0",
+                             100.0 * zeros),
+                   "remove the activation after the last layer");
     } else {
       table.passed(check, "output and target have the same shape");
     }
     return;
   }
-  table.not_applicable(check, "of this loss keel does not know what it takes");
+  table.not_applicable(check, "keel does not know what this loss expects");
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

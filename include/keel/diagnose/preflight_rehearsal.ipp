@@ -112,15 +112,14 @@ KEEL_BODY void check_same_bits(preflight_program& program, preflight_table& tabl
   after_update const first = one_update(program);
   after_update const second = one_update(program);
   if (have_same_bits(first.image, second.image) && first.loss == second.loss) {
-    table.passed(check, "an update that runs again gives the same parameters");
+    table.passed(check, "repeating an update gives the same parameters");
     return;
   }
-  table.failed(
-      check,
-      formatted("an update that runs again from the same state has the loss %.9g and then %.9g, and other parameters",
-                first.loss, second.loss),
-      "register_state what the loss function or the model changes beside its buffers; random numbers of LibTorch's generators, "
-      "not of others; keel::determinism::strict<1> for kernels that are not deterministic");
+  table.failed(check,
+               formatted("repeating an update from the same state gives the losses %.9g and %.9g, and different parameters",
+                         first.loss, second.loss),
+               "call register_state for everything the loss function or the model changes besides buffers; draw random numbers "
+               "only from LibTorch's generators; use keel::determinism::strict<1> for nondeterministic kernels");
 }
 
 /// Sets LibTorch's number of threads for its lifetime.
@@ -146,16 +145,16 @@ KEEL_BODY void check_threads(preflight_program& program, preflight_table& table)
     second = one_update(program);
   }
   if (have_same_bits(first.gradients, second.gradients)) {
-    table.passed(check, formatted("the same gradients with %d and %d", present, other));
+    table.passed(check, formatted("the gradients are equal with %d and %d threads", present, other));
     return;
   }
   double const distance = distance_of(first.gradients, second.gradients);
-  std::string const words = formatted("with %d and %d the gradients differ by %.2g", present, other, distance);
+  std::string const words = formatted("with %d and %d threads the gradients differ by %.2g", present, other, distance);
   constexpr double rounding = 1e-2;
   if (distance < rounding) {
-    table.passed(check, words + ", as rounding does: a run repeats its bits with one number of threads");
+    table.passed(check, words + ", within rounding: a run is bitwise reproducible only with the same number of threads");
   } else {
-    table.failed(check, words, "look for work of several threads on one tensor, or random numbers drawn by several");
+    table.failed(check, words, "look for threads that write to the same tensor or draw from the same generator");
   }
 }
 
@@ -180,7 +179,7 @@ KEEL_BODY void check_evaluation(preflight_program& program, preflight_table& tab
   constexpr char const* check = "evaluation";
   auto const evaluations = program.evaluations();
   if (evaluations.empty()) {
-    table.not_applicable(check, "there is none; evaluate_on(batches, loss_of) adds one");
+    table.not_applicable(check, "no evaluation is registered; evaluate_on(batches, loss_of) adds one");
     return;
   }
   for (tried_evaluation const& one : evaluations) {
@@ -192,11 +191,12 @@ KEEL_BODY void check_evaluation(preflight_program& program, preflight_table& tab
     if (watch.first.empty()) continue;
     std::string const name = one.name.empty() ? "the evaluation" : "the evaluation " + one.name;
     table.failed(
-        check, name + " keeps a graph, which takes memory with every batch; it begins with " + watch.first,
-        "no AutoGradMode and no second pass with gradients inside an evaluation; keep numbers, not tensors with a graph");
+        check, name + " keeps a graph, which takes more memory with every batch; its first operation is " + watch.first,
+        "remove AutoGradMode and passes with gradients from the evaluation; store numbers instead of tensors with a graph");
     return;
   }
-  table.passed(check, std::to_string(evaluations.size()) + (evaluations.size() == 1 ? " keeps" : " keep") + " no graph");
+  table.passed(check, std::to_string(evaluations.size()) +
+                          (evaluations.size() == 1 ? " evaluation keeps" : " evaluations keep") + " no graph");
 }
 
 /// Returns the memory available to this process in bytes; 0 if unknown.
@@ -231,7 +231,7 @@ KEEL_BODY int counted_state(preflight_program& program) {
 KEEL_BODY void check_memory(preflight_program& program, int state_per_parameter, preflight_table& table) {
   constexpr char const* check = "memory";
   if (program.parameters().device != at::kCPU) {
-    table.not_applicable(check, "keel knows the limit of host memory alone");
+    table.not_applicable(check, "keel knows only the limit of host memory");
     return;
   }
   int const state = state_per_parameter < 0 ? counted_state(program) : state_per_parameter;
@@ -240,11 +240,11 @@ KEEL_BODY void check_memory(preflight_program& program, int state_per_parameter,
     peak = program.peak_memory(state);
   } catch (std::exception const& thrown) {
     // An estimate runs one and two rows; a loss function may require the whole batch.
-    table.not_applicable(check, "the loss function does not take a part of a batch: " + first_line(thrown));
+    table.not_applicable(check, "the loss function does not accept a part of a batch: " + first_line(thrown));
     return;
   }
   if (!peak) {
-    table.not_applicable(check, "the batch cannot be cut into rows, by which an update is estimated");
+    table.not_applicable(check, "the batch cannot be split into rows, which the estimate needs");
     return;
   }
   auto const& counts = memory::detail::process_counts::instance();
@@ -255,14 +255,14 @@ KEEL_BODY void check_memory(preflight_program& program, int state_per_parameter,
   std::int64_t const limit = has_budget ? counts.limit - counts.allocated + parameters : available_memory() + parameters;
   constexpr double mega = 1024.0 * 1024.0;
   std::string const words =
-      formatted("an update takes about %.1f MiB, and there are %.1f MiB%s", static_cast<double>(*peak) / mega,
-                static_cast<double>(limit) / mega, has_budget ? " of the budget" : "");
+      formatted("an update needs about %.1f MiB, and %.1f MiB are available%s", static_cast<double>(*peak) / mega,
+                static_cast<double>(limit) / mega, has_budget ? " in the budget" : "");
   if (limit <= 0) {
-    table.not_applicable(check, "the system does not say how much there is");
+    table.not_applicable(check, "the available memory is unknown");
   } else if (*peak > limit) {
     table.failed(
         check, words,
-        "smaller micro-batches with keel::accumulate, keel::recompute, keel::precision::bf16, keel::offload::optimizer");
+        "use smaller micro-batches with keel::accumulate, keel::recompute, keel::precision::bf16, keel::offload::optimizer");
   } else {
     table.passed(check, words);
   }
@@ -277,8 +277,8 @@ class rehearsal_directory {
         beside.empty() ? std::filesystem::temp_directory_path() : std::filesystem::path(beside);
     std::string name = (parent / "preflight-XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr)
-      throw file_error("E02", "a preflight cannot make a directory in " + parent.string() + " (" +
-                                  std::generic_category().message(errno) + "). Look at its rights and the room on the disk.");
+      throw file_error("E02", "a preflight cannot create a directory in " + parent.string() + " (" +
+                                  std::generic_category().message(errno) + "). Check its permissions and the free disk space.");
     path_ = name;
   }
   rehearsal_directory(rehearsal_directory const&) = delete;
@@ -322,16 +322,17 @@ KEEL_BODY void check_resume(preflight_program& program, preflight_table& table) 
     });
   } catch (error const& thrown) {
     if (program.recipe().checkpoint.kind != checkpoint::kind::never) throw;
-    table.not_applicable(check, std::string("the recipe has no checkpoints, and none could be written: ") + first_line(thrown));
+    table.not_applicable(check,
+                         std::string("the recipe writes no checkpoints, and none could be written: ") + first_line(thrown));
     return;
   }
   if (have_same_bits(without, with)) {
-    table.passed(check, "saved and loaded, the next update gives the same bits");
+    table.passed(check, "after a save and a load, the next update is bitwise identical");
     return;
   }
   table.failed(check,
-               formatted("saved and loaded, the next update has the loss %.9g, and without it %.9g", second_loss, first_loss),
-               "register_state what the program changes from update to update beside model and optimizer");
+               formatted("after a save and a load, the next update has the loss %.9g instead of %.9g", second_loss, first_loss),
+               "call register_state for everything the program changes between updates besides model and optimizer");
 }
 
 KEEL_BODY void check_out_of_memory(preflight_program& program, preflight_table& table) {
@@ -347,11 +348,11 @@ KEEL_BODY void check_out_of_memory(preflight_program& program, preflight_table& 
   });
   std::string rungs;
   std::string wrong;
-  std::string fix = "look at what the loss function assumes of a batch's size";
+  std::string fix = "check what the loss function assumes about the batch size";
   auto const judge = [&](tried_step& step, tried_update const& update, char const* where) {
     if (update.gave_up) return false;
     if (!update.is_applied) {
-      wrong = std::string("memory that runs out in the ") + where + " pass leaves the update skipped: " + update.words;
+      wrong = std::string("running out of memory in the ") + where + " pass skips the update: " + update.words;
       return false;
     }
     double const distance = distance_of(usual, gradients_of(program));
@@ -359,12 +360,11 @@ KEEL_BODY void check_out_of_memory(preflight_program& program, preflight_table& 
     constexpr double rounding = 0.05;
     if ((distance > rounding || !same_loss) && step.last_rung() != "shorten_sequence") {
       wrong = formatted(
-          "after the rung %s the same update is another one: its loss is %.5g and was %.5g, its gradients differ by %.2g",
+          "after the rung %s the same update differs: its loss is %.5g instead of %.5g, and its gradients differ by %.2g",
           step.last_rung().c_str(), update.loss, usual_loss, distance);
       fix =
-          "a loss that is the mean over rows, or keel::weighted_loss with its weight; dropout and batch norm also make a cut "
-          "batch another "
-          "one";
+          "return the mean over rows, or keel::weighted_loss with its weight; dropout and batch norm also change the result of "
+          "a split batch";
     }
     return true;
   };
@@ -387,10 +387,10 @@ KEEL_BODY void check_out_of_memory(preflight_program& program, preflight_table& 
       // A recipe without a ladder throws here; nothing has changed.
     }
     if (!have_same_bits(before, image_of(program)))
-      wrong = std::string("memory that runs out in the ") + where + " pass leaves traces";
+      wrong = std::string("running out of memory in the ") + where + " pass changes parameters or buffers";
   }
   if (!wrong.empty()) {
-    bool const may_differ = wrong.find("is another one") != std::string::npos;
+    bool const may_differ = wrong.find("the same update differs") != std::string::npos;
     bool const is_random = may_differ && (normalises_over_a_batch(program.model()) || [&] {
                              for (auto const& one : program.model().modules(/*include_self=*/false)) {
                                if (one->name().find("Dropout") != std::string::npos) return true;
@@ -398,20 +398,19 @@ KEEL_BODY void check_out_of_memory(preflight_program& program, preflight_table& 
                              return false;
                            }());
     if (is_random) {
-      table.passed(check, "the update went through on " + rungs + "; dropout and batch norm make a cut batch another one");
+      table.passed(check, "the update succeeded on " + rungs + "; dropout and batch norm change the result of a split batch");
     } else {
       table.failed(check, wrong, fix);
     }
   } else if (!has_ladder) {
-    table.passed(
-        check,
-        "the run would end with its parameters whole; keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up> "
-        "would go on");
+    table.passed(check,
+                 "the run would end with its parameters intact; with keel::oom::ladder<keel::oom::halve_micro_batch, "
+                 "keel::oom::give_up> it would continue");
   } else if (rungs.empty()) {
-    table.failed(check, "no rung of the ladder can be taken",
-                 "a batch of more than one row for halve_micro_batch, keel::unit for recompute");
+    table.failed(check, "no rung of the ladder is applicable",
+                 "halve_micro_batch needs a batch of more than one row, and recompute needs keel::unit");
   } else {
-    table.passed(check, "the same update went through on " + rungs);
+    table.passed(check, "the same update succeeded on " + rungs);
   }
 }
 

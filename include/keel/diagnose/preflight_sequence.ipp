@@ -125,8 +125,8 @@ KEEL_BODY void check_look_ahead(tried_passes const& passes, preflight_table& tab
   constexpr char const* check = "look-ahead";
   constexpr char const* shift_check = "shift of targets";
   if (passes.is_autoencoder || !passes.has_output()) {
-    table.not_applicable(check, passes.is_autoencoder ? "the inputs are the targets, as of an autoencoder"
-                                                      : "the loss shows no output of the model");
+    table.not_applicable(check, passes.is_autoencoder ? "the inputs are the targets, as in an autoencoder"
+                                                      : "the model's output cannot be found in the loss");
     return;
   }
   auto const relation = relation_of(passes);
@@ -157,23 +157,24 @@ KEEL_BODY void check_look_ahead(tried_passes const& passes, preflight_table& tab
                           where_changed(before, after).any(2).any(0)[std::max<std::int64_t>(0, place - shift)].item<bool>());
     if (is_seen) {
       table.failed(shift_check,
-                   shift == 0 ? "the target at each place is the input at that place, which the model sees"
-                              : "the target at each place is the input before it, which the model has seen",
-                   "inputs are the sequence without its last value, targets the sequence without its first");
+                   shift == 0 ? "the target at each position is the input at that position, which the model sees"
+                              : "the target at each position is the input before it, which the model has seen",
+                   "use the sequence without its last element as inputs, and without its first as targets");
     } else {
       table.passed(shift_check, "the model does not see the input that is the target");
     }
     return;
   }
   if (shift > 1) {
-    table.failed(shift_check,
-                 "the target at each place is the input " + std::to_string(shift) + " places later: the next one is left out",
-                 "shift by one: inputs are the sequence without its last value, targets the sequence without its first");
+    table.failed(
+        shift_check,
+        "the target at each position is the input " + std::to_string(shift) + " positions later: the next one is skipped",
+        "shift by one: use the sequence without its last element as inputs, and without its first as targets");
   } else {
-    table.passed(shift_check, formatted("the target is the next input, at %.0f %% of the places", 100.0 * relation->share));
+    table.passed(shift_check, formatted("the target is the next input, at %.0f %% of the positions", 100.0 * relation->share));
   }
   if (!before.defined()) {
-    table.not_applicable(check, "the output has no dimension of time");
+    table.not_applicable(check, "the output has no time dimension");
     return;
   }
   std::int64_t const cuts[] = {length - 1, length / 2, std::max<std::int64_t>(1, length / 4), 1};
@@ -185,14 +186,13 @@ KEEL_BODY void check_look_ahead(tried_passes const& passes, preflight_table& tab
     auto const seen = first_changed_time(before, after, std::min(relation->length, cut - shift + 1));
     if (!seen) continue;
     table.failed(check,
-                 "label leak: the output at place " + std::to_string(*seen) + " changes with inputs from place " +
-                     std::to_string(cut) + " on, where its target stands",
-                 "a causal mask in attention (scores of later places minus infinity before the softmax), causal convolutions, "
-                 "one direction "
-                 "of an RNN");
+                 "label leak: the output at position " + std::to_string(*seen) + " depends on inputs from position " +
+                     std::to_string(cut) + " on, which include its target",
+                 "use a causal mask in attention (scores of later positions minus infinity before the softmax), causal "
+                 "convolutions, or a unidirectional RNN");
     return;
   }
-  table.passed(check, "no output changes with a later input");
+  table.passed(check, "no output depends on a later input");
 }
 
 /// Returns the column of [rows, columns] that is constant within each class and not constant overall; nullopt if there is none.
@@ -239,7 +239,7 @@ KEEL_BODY void check_targets_in_inputs(tried_passes const& passes, preflight_tab
   auto const labels = passes.labels();
   if (!labels || passes.is_autoencoder) {
     table.not_applicable(
-        check, passes.is_autoencoder ? "the inputs are the targets, as of an autoencoder" : "the batch is one tensor");
+        check, passes.is_autoencoder ? "the inputs are the targets, as in an autoencoder" : "the batch is one tensor");
     return;
   }
   if (relation_of(passes)) {
@@ -267,13 +267,13 @@ KEEL_BODY void check_targets_in_inputs(tried_passes const& passes, preflight_tab
     rows += target.size(0);
   }
   if (targets.empty()) {
-    table.not_applicable(check, "inputs and labels do not have the same rows");
+    table.not_applicable(check, "inputs and labels have different numbers of rows");
     return;
   }
   at::Tensor const target = at::cat(targets);
   constexpr std::int64_t most_targets = 16;
   if (rows < 24 || target.size(1) > most_targets) {
-    table.not_applicable(check, rows < 24 ? "fewer than 24 rows say too little" : "a row has more than 16 targets");
+    table.not_applicable(check, rows < 24 ? "at least 24 rows are needed" : "a row has more than 16 targets");
     return;
   }
   std::int64_t looked_at = 0;
@@ -292,11 +292,11 @@ KEEL_BODY void check_targets_in_inputs(tried_passes const& passes, preflight_tab
     if (!column) continue;
     table.failed(check,
                  "label leak: column " + std::to_string(*column) + " of tensor " + std::to_string(k + 1) +
-                     " of the batch says what the target is, in all of " + std::to_string(rows) + " rows",
-                 "take it out of the inputs; look for a feature that is made from the target, or known only after it");
+                     " of the batch determines the target in all " + std::to_string(rows) + " rows",
+                 "remove it from the inputs; look for a feature that is derived from the target, or known only after it");
     return;
   }
-  table.passed(check, formatted("none of %lld columns says in %lld rows what the target is", static_cast<long long>(looked_at),
+  table.passed(check, formatted("none of %lld columns determines the target in %lld rows", static_cast<long long>(looked_at),
                                 static_cast<long long>(rows)));
 }
 
@@ -348,7 +348,7 @@ KEEL_BODY void look_at_mask(tried_passes const& passes, std::size_t ids, std::si
   tried_pass const without = passes.pass(passes.with(mask, drawn_from(passes.tensors[mask], 9)));
   if (!passes.is_input[mask] && !is_changed(passes.first, without)) {
     to.wrong = name + " changes neither the output nor the loss";
-    to.fix = "apply it: in attention before the softmax, in means over places, in the mean of the loss";
+    to.fix = "apply it: in attention before the softmax, in means over positions, in the mean of the loss";
     return;
   }
   // A mask that affects only the loss hides targets; one that affects the model hides inputs.
@@ -363,13 +363,13 @@ KEEL_BODY void look_at_mask(tried_passes const& passes, std::size_t ids, std::si
     return is_changed(passes.first, now);
   };
   if (changes(device_hidden)) {
-    to.wrong = name + " hides places whose " + what + " change the loss all the same";
-    to.fix = "apply it in attention before the softmax, in means, and to the loss; look whether 1 means shown or hidden";
+    to.wrong = name + " hides positions whose " + what + " still change the loss";
+    to.fix = "apply it in attention before the softmax, in means, and to the loss; check whether 1 means visible or hidden";
   } else if (!changes(device_hidden.logical_not())) {
-    to.wrong = name + " shows places whose " + what + " do not change the loss";
-    to.fix = "look whether 1 means shown or hidden";
+    to.wrong = name + " shows positions whose " + what + " do not change the loss";
+    to.fix = "check whether 1 means visible or hidden";
   } else {
-    to.seen.push_back(std::string("what a mask hides does not change the loss, what it shows does (") + what + ")");
+    to.seen.push_back(std::string("hidden positions do not change the loss, and visible ones do (") + what + ")");
   }
 }
 
@@ -386,11 +386,11 @@ KEEL_BODY void look_at_padding(tried_passes const& passes, std::size_t ids, std:
     at::Tensor const where = is_padding.logical_and(target.ne(ignored));
     at::Tensor const other = at::where(where, drawn_from(target.clamp_min(0), 13), target).to(passes.tensors[*labels].device());
     if (where.any().item<bool>() && is_changed(passes.first, passes.pass(passes.with(*labels, other)))) {
-      to.wrong = formatted("labels count where the inputs are padding (id %lld)", static_cast<long long>(padding));
-      to.fix = "give these labels the ignored one, " + std::to_string(ignored) + ", or leave them out of the mean";
+      to.wrong = formatted("labels count in the loss where the inputs are padding (id %lld)", static_cast<long long>(padding));
+      to.fix = "set these labels to the ignore index, " + std::to_string(ignored) + ", or exclude them from the mean";
       return;
     }
-    to.seen.push_back("labels of padding count for nothing");
+    to.seen.push_back("labels of padding are ignored");
   }
   // One row alone, with and without its padding.
   at::Tensor const lengths = is_padding.logical_not().sum(1);
@@ -427,11 +427,10 @@ KEEL_BODY void look_at_padding(tried_passes const& passes, std::size_t ids, std:
     double const scale = alone.to(at::kDouble).abs().max().item<double>();
     double const off = (whole.to(at::kDouble) - alone.to(at::kDouble)).abs().max().item<double>();
     if (off > 0.01 * scale) {
-      to.wrong =
-          formatted("padding (id %lld) changes the output of the places that are there", static_cast<long long>(padding));
-      to.fix = "a mask of the padding in attention and in means";
+      to.wrong = formatted("padding (id %lld) changes the output at other positions", static_cast<long long>(padding));
+      to.fix = "mask the padding in attention and in means";
     } else {
-      to.seen.push_back("padding does not change the output of what is there");
+      to.seen.push_back("padding does not change the output at other positions");
     }
   } catch (std::exception const&) {
     // The model accepts rows of only one length.
@@ -477,18 +476,19 @@ KEEL_BODY void check_masks(tried_passes const& passes, preflight_table& table) {
       bool const itself = changed[place].item<bool>();
       changed[place].fill_(false);
       if (!changed.any().item<bool>()) {
-        found.wrong = itself ? "there is attention, and the output of a place changes with that place alone"
-                             : "there is attention, and no output changes with the input of place " + std::to_string(place);
-        found.fix = "look at the mask of attention: each place sees itself and those before it";
+        found.wrong = itself
+                          ? "the model has attention, but the output at a position depends only on that position"
+                          : "the model has attention, but no output depends on the input at position " + std::to_string(place);
+        found.fix = "check the attention mask: each position must see itself and those before it";
       } else {
-        found.seen.push_back("attention reaches other places");
+        found.seen.push_back("attention reaches other positions");
       }
     }
   }
   if (!found.wrong.empty()) {
     table.failed(check, found.wrong, found.fix);
   } else if (found.seen.empty()) {
-    table.not_applicable(check, "the batch shows no mask, no padding and no attention over later targets");
+    table.not_applicable(check, "the batch has no mask and no padding, and there is no attention over later targets");
   } else {
     std::string words;
     for (std::string const& one : found.seen) words += (words.empty() ? "" : "; ") + one;

@@ -77,29 +77,30 @@ KEEL_BODY void check_overfit(preflight_program& program, preflight_training& fou
   }
   // So few updates can prove that the model learns, but not that it does not.
   if (found.is_slow || table.is_over() || found.updates < found.wanted) return table.not_enough_time(check, best);
-  table.failed(
-      check, best.empty() ? "no update on one batch was applied at any learning rate" : best + ", and no better at others",
-      "what cannot be learned by heart is a bug and no tuning: look at masks, targets, detach(), evaluation mode, the output's "
-      "range, and a label smoothing or dropout that is too strong");
+  table.failed(check,
+               best.empty() ? "no update on one batch was applied at any learning rate"
+                            : best + ", and other learning rates do not help",
+               "a batch that cannot be memorized points to a bug, not to tuning: check masks, targets, detach(), evaluation "
+               "mode, the output's range, and label smoothing or dropout that is too strong");
 }
 
 KEEL_BODY void check_rate(preflight_program& program, preflight_training const& found, preflight_table& table) {
   constexpr char const* check = "learning rate";
   double const own = program.highest_rate();
   if (!(own > 0.0)) {
-    table.failed(check, "it is 0", "give the first parameter group a rate above 0");
+    table.failed(check, "the learning rate is 0", "set the learning rate of the first parameter group above 0");
     return;
   }
   if (program.updates_so_far() > 0) {
-    table.not_applicable(check, "the run has begun");
+    table.not_applicable(check, "the run has already started");
     return;
   }
   if (found.is_slow) return table.not_enough_time(check, "updates take too long for a range test");
   if (found.factor_of_rate && *found.factor_of_rate >= 100.0) {
-    table.failed(
-        check,
-        formatted("%.3g; one batch is learned by heart at %g times that, and at no lower rate", own, *found.factor_of_rate),
-        "a higher rate, or inputs and targets of mean 0 and deviation 1");
+    table.failed(check,
+                 formatted("%.3g; one batch is memorized at %g times that value, but at no lower learning rate", own,
+                           *found.factor_of_rate),
+                 "use a higher learning rate, or normalize inputs and targets to mean 0 and standard deviation 1");
     return;
   }
   lr_range_options options;
@@ -108,7 +109,7 @@ KEEL_BODY void check_rate(preflight_program& program, preflight_training const& 
   options.updates = std::max<std::int64_t>(40, found.updates);
   lr_range_result const range = program.range(options);
   if (range.points.size() < 10 || !(range.steepest > 0.0)) {
-    table.not_applicable(check, "the loss fell at no rate of the range test");
+    table.not_applicable(check, "the loss did not fall at any learning rate of the range test");
     return;
   }
   double const last = range.points.back().learning_rate;
@@ -120,9 +121,10 @@ KEEL_BODY void check_rate(preflight_program& program, preflight_training const& 
   bool const fell = start - lowest > 0.05 * std::abs(start);
   if (range.diverged && own > last) {
     table.failed(check, words,
-                 formatted("a tenth of the rate at which the loss was lowest, %.2g, or less", range.lowest / 10.0));
+                 formatted("use at most a tenth of the learning rate with the lowest loss: %.2g", range.lowest / 10.0));
   } else if (fell && own < range.steepest * 1e-3) {
-    table.failed(check, words, formatted("about a tenth of the rate at which the loss was lowest, %.2g", range.lowest / 10.0));
+    table.failed(check, words,
+                 formatted("use about a tenth of the learning rate with the lowest loss: %.2g", range.lowest / 10.0));
   } else {
     table.passed(check, words);
   }
@@ -151,13 +153,12 @@ KEEL_BODY void check_labels_belong(preflight_program& program, preflight_trainin
   std::size_t const all = program.batches();
   std::size_t const held_out = std::max<std::size_t>(4, all / 4);
   if (!found.has_labels) {
-    table.not_applicable(check, "the batch has no tensor that is labels alone");
+    table.not_applicable(check, "no tensor of the batch contains only labels");
     return;
   }
-  if (found.is_slow) return table.not_enough_time(check, "updates take too long for it");
+  if (found.is_slow) return table.not_enough_time(check, "updates take too long for this check");
   if (!found.factor_of_rate || all < 24) {
-    table.not_applicable(check,
-                         found.factor_of_rate ? "fewer than 24 batches say too little" : "not even one batch can be learned");
+    table.not_applicable(check, found.factor_of_rate ? "at least 24 batches are needed" : "one batch could not be memorized");
     return;
   }
   std::size_t const trains_on = all - held_out;
@@ -227,7 +228,7 @@ KEEL_BODY void check_labels_belong(preflight_program& program, preflight_trainin
       closest = std::min(closest.value_or(mean), mean);
     }
     if (!closest) continue;
-    words = formatted("after %lld updates the loss of %zu other batches is %.4g; with labels of other rows it would be %.4g",
+    words = formatted("after %lld updates the loss on %zu other batches is %.4g; with labels of other rows it would be %.4g",
                       static_cast<long long>(updates), own.size(), of_own, of_own + *closest);
     if (belongs) {
       table.passed(check, words);
@@ -237,12 +238,11 @@ KEEL_BODY void check_labels_belong(preflight_program& program, preflight_trainin
   if (words.empty()) {
     table.not_applicable(check, "updates on several batches were not applied");
   } else if (rows < 256) {
-    table.not_applicable(check, words + ", and so few rows say too little");
+    table.not_applicable(check, words + "; the rows are too few to decide");
   } else {
-    table.failed(check, words + ": what is learned says nothing of them",
-                 "compare some rows of inputs and labels by eye: an order that differs after shuffling, a shift by one row, a "
-                 "join by the "
-                 "wrong key; where the signal is that small, give the preflight more batches");
+    table.failed(check, words + ": what the model learns does not generalize",
+                 "compare some rows of inputs and labels by eye: look for a different order after shuffling, a shift by one "
+                 "row, or a join on the wrong key; if the signal is weak, give the preflight more batches");
   }
 }
 
@@ -253,25 +253,25 @@ KEEL_BODY void advise(preflight_program& program, preflight_table& table) {
   if (length >= 100 && schedule::changes_the_rate(recipe.schedule)) {
     double const share = static_cast<double>(warmup) / static_cast<double>(length);
     if (share < 0.02 || share > 0.2)
-      table.advise(formatted("the warm-up is %.1f %% of the run; 5 to 10 %% is usual", 100.0 * share));
+      table.advise(formatted("the warm-up is %.1f %% of the run; 5 to 10 %% is typical", 100.0 * share));
   }
   auto const& adapters = lora_layers(program.model());
   bool const is_adapted = !adapters.empty();
   double const rate = program.highest_rate();
   if (is_adapted && (rate < 3e-5 || rate > 1e-3))
-    table.advise(formatted("the learning rate is %.2g; with LoRA 1e-4 to 3e-4 is usual", rate));
+    table.advise(formatted("the learning rate is %.2g; with LoRA, 1e-4 to 3e-4 is typical", rate));
   if (!is_adapted && program.begins_with_weights() && (rate < 5e-6 || rate > 1e-4))
-    table.advise(formatted("the learning rate is %.2g; 1e-5 to 5e-5 is usual where all of a trained model trains on", rate));
+    table.advise(formatted("the learning rate is %.2g; 1e-5 to 5e-5 is typical for full fine-tuning", rate));
   for (auto const& layer : adapters) {
     std::int64_t const rank = layer->options.rank();
     if (rank < 8 || rank > 32) {
-      table.advise(formatted("an adapter has rank %lld; 8 to 32 is usual", static_cast<long long>(rank)));
+      table.advise(formatted("an adapter has rank %lld; 8 to 32 is typical", static_cast<long long>(rank)));
       break;
     }
   }
   for (auto const& layer : adapters) {
     if (layer->options.dropout() > 0.2) {
-      table.advise(formatted("an adapter drops %.2g of its input; 0.05 is usual", layer->options.dropout()));
+      table.advise(formatted("an adapter has a dropout of %.2g; 0.05 is typical", layer->options.dropout()));
       break;
     }
   }
@@ -280,14 +280,17 @@ KEEL_BODY void advise(preflight_program& program, preflight_table& table) {
     auto const* const options = dynamic_cast<torch::optim::AdamWOptions const*>(&group.options());
     if (options != nullptr && is_adapted && options->weight_decay() > 0.1) {
       table.advise(
-          formatted("the weight decay is %.2g; with LoRA more than 0.1 takes away what is learned", options->weight_decay()));
+          formatted("the weight decay is %.2g; with LoRA, more than 0.1 erases what is learned", options->weight_decay()));
       break;
     }
   }
   if (program.updates_so_far() == 0 && !is_adapted && recipe.schedule.kind == schedule::kind::constant && length >= 1000)
-    table.advise("the learning rate is constant; a schedule that falls, as keel::schedule::cosine, ends lower in most runs");
+    table.advise(
+        "the learning rate is constant; a decaying schedule, such as keel::schedule::cosine, reaches a lower loss in most "
+        "runs");
   bool const clips = recipe.clip.kind != clip::kind::none;
-  if (!clips) table.advise("nothing is clipped; keel::clip::global_norm<1.0> costs no more than the look at the gradients");
+  if (!clips)
+    table.advise("gradients are not clipped; keel::clip::global_norm<1.0> costs no more than the check of the gradients");
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

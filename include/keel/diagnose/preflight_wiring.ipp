@@ -61,14 +61,15 @@ KEEL_BODY void check_modes(preflight_program& program, preflight_table& table) {
   auto const judge = [&](char const* when) {
     if (!model.is_training() && !is_frozen_on_purpose(model)) {
       table.failed(check,
-                   std::string("the model is in evaluation mode ") + when + ": no dropout, and batch norm learns nothing",
-                   "call model->train() before training and after each evaluation of your own");
+                   std::string("the model is in evaluation mode ") + when +
+                       ": dropout is off, and batch norm does not update its statistics",
+                   "call model->train() before training and after each of your own evaluations");
       return false;
     }
     auto const left = modules_left_in_evaluation(model);
     if (left.empty()) return true;
     table.failed(check, first_names(left) + (left.size() == 1 ? " is" : " are") + " in evaluation mode " + when,
-                 "call model->train(); freeze the parameters of what is to stay in evaluation mode");
+                 "call model->train(); freeze the parameters of modules that must stay in evaluation mode");
     return false;
   };
   if (!judge("before the first update")) return;
@@ -113,7 +114,7 @@ KEEL_BODY void check_gradients(preflight_program& program, preflight_table& tabl
   if (applied == 0) {
     table.failed(
         check, "none of " + std::to_string(most) + " updates was applied: " + why,
-        "look at the operation and row that the error of a first update names; a lower loss scale or another precision");
+        "inspect the operation and row that the error of the first update names; try a lower loss scale or another precision");
     return;
   }
   std::vector<std::string> without, zero;
@@ -126,18 +127,17 @@ KEEL_BODY void check_gradients(preflight_program& program, preflight_table& tabl
   }
   std::string const of = std::to_string(trained);
   if (!without.empty()) {
-    table.failed(check,
-                 std::to_string(without.size()) + " of " + of + " trained parameters get no gradient: " + first_names(without),
-                 "look for detach(), NoGradGuard, or a part that the forward pass does not use; or freeze them and leave them "
-                 "out of the "
-                 "optimizer");
+    table.failed(
+        check, std::to_string(without.size()) + " of " + of + " trainable parameters have no gradient: " + first_names(without),
+        "look for detach(), NoGradGuard, or a module that the forward pass does not use; or freeze them and remove them from "
+        "the optimizer");
   } else if (!zero.empty()) {
     table.failed(check,
-                 std::to_string(zero.size()) + " of " + of + " trained parameters get a gradient of 0 in " +
+                 std::to_string(zero.size()) + " of " + of + " trainable parameters have a gradient of 0 in " +
                      std::to_string(applied) + " updates: " + first_names(zero),
-                 "look at the mask, the initialisation and the activation behind them");
+                 "check the mask, the initialization and the activation after them");
   } else {
-    table.passed(check, of + " trained parameters have one");
+    table.passed(check, of + " trainable parameters have a gradient");
   }
   std::vector<std::string> at_rest;
   auto const& groups = program.optimizer().param_groups();
@@ -147,7 +147,7 @@ KEEL_BODY void check_gradients(preflight_program& program, preflight_table& tabl
   }
   if (!at_rest.empty() && program.updates_so_far() == 0) {
     table.failed("rates", "parameter group " + first_names(at_rest) + " has a learning rate of 0",
-                 "give each group a rate above 0");
+                 "set the learning rate of each group above 0");
   }
 }
 
@@ -184,18 +184,18 @@ KEEL_BODY void check_other_leaves(preflight_program& program, preflight_table& t
       unknown_tensors.push_back(c10::str("one of shape ", one.sizes()));
   }
   if (!unknown_tensors.empty()) {
-    table.failed(check,
-                 "the loss depends on " + std::to_string(unknown_tensors.size()) + " tensor" +
-                     (unknown_tensors.size() == 1 ? "" : "s") +
-                     " with requires_grad that the model does not register, so nothing trains " +
-                     (unknown_tensors.size() == 1 ? "it: " : "them: ") + first_names(unknown_tensors),
-                 "register_parameter and register_module, also of what stands in a std::vector; or requires_grad_(false)");
+    table.failed(
+        check,
+        "the loss depends on " + std::to_string(unknown_tensors.size()) + " tensor" + (unknown_tensors.size() == 1 ? "" : "s") +
+            " with requires_grad that the model does not register, so nothing trains " +
+            (unknown_tensors.size() == 1 ? "it: " : "them: ") + first_names(unknown_tensors),
+        "call register_parameter or register_module, also for members of a std::vector; or call requires_grad_(false)");
     return;
   }
   std::size_t frozen = 0, trained = 0;
   for (at::Tensor const& one : program.model().parameters()) ++(one.requires_grad() ? trained : frozen);
-  table.passed(check, std::to_string(trained) + " trained, " + std::to_string(frozen) +
-                          " frozen; the optimizer has each that is trained, and the loss depends on no other");
+  table.passed(check, std::to_string(trained) + " trainable, " + std::to_string(frozen) +
+                          " frozen; the optimizer has all trainable ones, and the loss depends on no others");
 }
 
 KEEL_BODY void check_batches(preflight_program& program, preflight_table& table) {
@@ -226,15 +226,15 @@ KEEL_BODY void check_batches(preflight_program& program, preflight_table& table)
   }
   if (!said.empty()) {
     table.failed(check, *said.begin() + (said.size() > 1 ? " (and " + std::to_string(said.size() - 1) + " more findings)" : ""),
-                 "repair the data, or say what it is in keel::batch_guard::check<..>");
+                 "fix the data, or describe it in keel::batch_guard::check<..>");
   } else if (with_labels >= 4 && 5 * of_one_class >= 4 * with_labels) {
     table.failed(check,
                  classes.size() == 1 ? std::string("all labels are the same")
                                      : std::to_string(of_one_class) + " of " + std::to_string(with_labels) +
-                                           " batches have labels of one class alone: the data is sorted and not shuffled",
-                 "shuffle the data, as keel::shuffled_batches does");
+                                           " batches have labels of only one class: the data is sorted, not shuffled",
+                 "shuffle the data, for example with keel::shuffled_batches");
   } else {
-    table.passed(check, std::to_string(program.batches()) + " looked at");
+    table.passed(check, std::to_string(program.batches()) + " checked");
   }
 }
 
@@ -243,8 +243,8 @@ KEEL_BODY void check_inputs_and_labels(tried_passes const& passes, preflight_tab
   constexpr char const* labels = "labels";
   std::size_t const count = passes.tensors.size();
   if (count == 0) {
-    table.not_applicable(inputs, "this type of batch does not list its tensors; give it `void visit(auto& archive)`");
-    table.not_applicable(labels, "as inputs");
+    table.not_applicable(inputs, "this batch type does not list its tensors; add `void visit(auto& archive)` to it");
+    table.not_applicable(labels, "same as inputs");
     return;
   }
   auto const last = passes.labels();
@@ -258,27 +258,27 @@ KEEL_BODY void check_inputs_and_labels(tried_passes const& passes, preflight_tab
   if (any) {
     table.passed(inputs, passes.has_output() ? "the model's output changes with them" : "the loss changes with them");
   } else if (!varies) {
-    table.not_applicable(inputs, "all their values are the same");
+    table.not_applicable(inputs, "all values are equal");
   } else {
-    table.failed(
-        inputs, std::string("with other inputs the ") + (passes.has_output() ? "model's output" : "loss") + " is the same",
-        "compute the loss from the batch that the function is given, and look for a mask that hides all of it, dead units, "
-        "or weights of 0");
+    table.failed(inputs,
+                 std::string("the ") + (passes.has_output() ? "model's output" : "loss") + " does not change with the inputs",
+                 "compute the loss from the batch that is passed to the function; look for a mask that hides all of it, dead "
+                 "units, or weights of 0");
   }
   if (passes.is_autoencoder) {
-    table.not_applicable(labels, "the inputs are the targets, as of an autoencoder");
+    table.not_applicable(labels, "the inputs are the targets, as in an autoencoder");
   } else if (!last) {
     table.not_applicable(labels,
-                         count > 1 ? "the last tensor of the batch goes into the model, too" : "the batch is one tensor");
+                         count > 1 ? "the last tensor of the batch is also an input of the model" : "the batch is one tensor");
   } else if (drawn_from(passes.tensors[*last], 1).equal(passes.tensors[*last])) {
-    table.not_applicable(labels, "all their values are the same");
+    table.not_applicable(labels, "all values are equal");
   } else {
     tried_pass const other = passes.pass(passes.with(*last, drawn_from(passes.tensors[*last], 1)));
     if (passes.first.loss != other.loss) {
       table.passed(labels, "the loss changes with them");
     } else {
-      table.failed(labels, "with other labels, the last tensor of the batch, the loss is the same",
-                   "compare the output with the batch's labels; keel takes the last member of a batch for them");
+      table.failed(labels, "the loss does not change with the labels, which are the last tensor of the batch",
+                   "compute the loss from the batch's labels; keel takes the last member of a batch as the labels");
     }
   }
 }
@@ -301,7 +301,7 @@ KEEL_BODY bool stays_in_its_row(at::Tensor const& changed, std::int64_t rows) {
 KEEL_BODY void check_rows(tried_passes const& passes, preflight_table& table) {
   constexpr char const* check = "rows";
   if (!passes.has_output() || passes.rows < 2) {
-    table.not_applicable(check, passes.rows < 2 ? "a batch has one row" : "the loss shows no output of the model");
+    table.not_applicable(check, passes.rows < 2 ? "a batch has one row" : "the model's output cannot be found in the loss");
     return;
   }
   at::Tensor const& output = passes.first.operands.output;
@@ -313,7 +313,7 @@ KEEL_BODY void check_rows(tried_passes const& passes, preflight_table& table) {
   };
   bool const compares_rows = output.dim() == 2 && output.size(0) == output.size(1) && output.size(0) % passes.rows == 0;
   if (!divides() || compares_rows) {
-    table.not_applicable(check, compares_rows ? "the loss compares each row with each" : "the output has no dimension of rows");
+    table.not_applicable(check, compares_rows ? "the loss compares all pairs of rows" : "the output has no batch dimension");
     return;
   }
   mode_scope const modes(passes.program.model());
@@ -333,13 +333,13 @@ KEEL_BODY void check_rows(tried_passes const& passes, preflight_table& table) {
   };
   at::Tensor const changed = with_another_first(0, passes.rows);
   if (!changed.defined()) {
-    table.not_applicable(check, "the output has another shape with other inputs");
+    table.not_applicable(check, "the shape of the output changes with the inputs");
   } else if (!changed.any().item<bool>()) {
     table.not_applicable(check, "the output does not change with the first row");
   } else if (stays_in_its_row(changed, passes.rows)) {
-    table.passed(check, "the output of a row depends on that row alone");
+    table.passed(check, "the output of a row depends only on that row");
   } else if (passes.first.operands.operations.count("aten::batch_norm") > 0 && !by_batch) {
-    table.not_applicable(check, "the model normalises over the batch");
+    table.not_applicable(check, "the model normalizes over the batch");
   } else {
     // In time-first sequences the second dimension is the batch.
     at::Tensor const& input = passes.tensors[static_cast<std::size_t>(
@@ -347,12 +347,11 @@ KEEL_BODY void check_rows(tried_passes const& passes, preflight_table& table) {
     std::int64_t const beside = input.dim() > 1 ? input.size(1) : 0;
     at::Tensor const of_second = beside > 1 ? with_another_first(1, beside) : at::Tensor();
     if (of_second.defined() && of_second.any().item<bool>() && stays_in_its_row(of_second, beside)) {
-      table.passed(check, "the first dimension is time; what stands side by side in the second depends on itself alone");
+      table.passed(check, "the first dimension is time; entries of the second depend only on themselves");
       return;
     }
-    table.failed(
-        check, "with another first row the outputs of other rows change: something mixes the rows of a batch",
-        "look for a view() or reshape() in place of a transpose(), and for a softmax or mean over the dimension of rows");
+    table.failed(check, "changing the first row changes the outputs of other rows: the model mixes the rows of a batch",
+                 "look for a view() or reshape() instead of a transpose(), and for a softmax or mean over the batch dimension");
   }
 }
 

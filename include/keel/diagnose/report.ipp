@@ -207,7 +207,7 @@ KEEL_BODY std::string time_plot(run_history const& run) {
     if (is_used) curves.push_back({phase, style_of_run(style), &found->second});
     ++style;
   }
-  return plot("where the time of " + run.name + " goes", "ms an update", curves);
+  return plot("time by phase of " + run.name, "ms per update", curves);
 }
 
 /// Draws the strips of one statistic with a common scale, so that runs can be compared.
@@ -217,7 +217,7 @@ KEEL_BODY std::string heat_strips(std::vector<run_history> const& runs) {
       {{"grad_norm", "gradient norm of each layer"},
        {"update_ratio", "size of an update relative to the weights"},
        {"param_norm", "norm of each layer's weights"},
-       {"std", "deviation of each unit's activations"}}};
+       {"std", "standard deviation of each unit's activations"}}};
   for (auto const& [figure, title] : figures) {
     std::string const group = std::string(figure) + "/";
     std::vector<std::vector<heat_row>> rows(runs.size());
@@ -248,7 +248,7 @@ KEEL_BODY std::string profiles_of(run_history const& run) {
   }
   if (!page.empty())
     page += "<p class=\"legend\">The traces open in Perfetto and chrome://tracing: profiles/" +
-            escaped(run.profiles.back().name) + "/trace.json of the run directory.</p>";
+            escaped(run.profiles.back().name) + "/trace.json in the run directory.</p>";
   return page;
 }
 
@@ -286,7 +286,7 @@ KEEL_BODY std::string alarms_of(run_history const& run) {
     page += std::string("<details class=\"alarm\"") + (is_first ? " open" : "") + "><summary>update " +
             std::to_string(event->update) + ": " + escaped(text("alarm")) + ", " + escaped(text("severity")) + "</summary><p>" +
             escaped(text("message") + values) + ".</p>" +
-            (is_first ? list(*event, "causes", "<p>Likely:</p>") + list(*event, "fixes", "<p>Try, in this order:</p>")
+            (is_first ? list(*event, "causes", "<p>Likely causes:</p>") + list(*event, "fixes", "<p>Try, in this order:</p>")
                       : std::string()) +
             "</details>";
   }
@@ -300,8 +300,8 @@ KEEL_BODY std::string rules_of(run_history const& run) {
     config const recipe = parse_config(run.recipe.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     verdict const judged = check(recipe);
     for (violation const& one : judged) words += "<li>" + escaped(describe(one).c_str()) + "</li>";
-    words = words.empty() ? "<p>The recipe breaks no rule of this version of keel.</p>"
-                          : "<p>Rules that the recipe breaks:</p><ul>" + words + "</ul>";
+    words = words.empty() ? "<p>The recipe violates no rule of this version of keel.</p>"
+                          : "<p>Rules that the recipe violates:</p><ul>" + words + "</ul>";
     if (recipe.accepted_count > 0)
       words += "<p>It accepts " + counted(recipe.accepted_count, "rule", "rules") + " by name.</p>";
   } catch (config_error const& thrown) {
@@ -435,12 +435,12 @@ KEEL_BODY std::string events_of(run_history const& run) {
             escaped(event.name) + "</td><td>" + escaped(event_message(event)) + "</td></tr>";
   }
   if (shown < run.events.size())
-    rows += "<tr><td></td><td></td><td></td><td>Of each kind the newest " + std::to_string(most_of_a_kind) +
-            "; all of them are in events.jsonl.</td></tr>";
+    rows += "<tr><td></td><td></td><td></td><td>Only the newest " + std::to_string(most_of_a_kind) +
+            " events of each kind; events.jsonl has all of them.</td></tr>";
   std::vector<timeline_event> happened;
   for (run_event const* const one : chosen_events(run, most_of_a_kind))
     happened.push_back({one->name, one->update, event_message(*one), style_of_event(one->name)});
-  return event_timeline("what happened when", happened, run.updates) +
+  return event_timeline("timeline of events", happened, run.updates) +
          "<div class=\"scroll\"><table><tr><th class=\"number\">update</th><th>UTC</th><th>event</th><th></th></tr>" + rows +
          "</table></div>";
 }
@@ -463,7 +463,7 @@ KEEL_BODY std::string verdict_of(run_history const& run) {
   run_event const* const ending = ending_of(run);
   std::string words;
   if (ending == nullptr) {
-    words = "This run has no end: it is under way, or was killed after update " + std::to_string(run.updates) + ".";
+    words = "This run has not ended: it is still running, or was killed after update " + std::to_string(run.updates) + ".";
   } else if (ending->name == "finished") {
     std::string const why = detail::text_of(*ending, "why");
     words = "Finished after update " + std::to_string(run.updates) + (why.empty() ? "." : ": " + why + ".");
@@ -481,12 +481,12 @@ KEEL_BODY std::string verdict_of(run_history const& run) {
   };
   add(run.skipped, "update was skipped", "updates were skipped");
   add(detail::count_of(run, "rolled_back"), "rollback", "rollbacks");
-  add(detail::count_of(run, "rung"), "rung was taken for memory", "rungs were taken for memory");
+  add(detail::count_of(run, "rung"), "rung of the memory ladder was taken", "rungs of the memory ladder were taken");
   add(detail::count_of(run, "checkpoint_failed"), "checkpoint could not be written", "checkpoints could not be written");
   add(detail::count_of(run, "alarm"), "alarm", "alarms");
   add(detail::count_of(run, "slowdown"), "lasting slowdown", "lasting slowdowns");
-  add(detail::count_of(run, "batch_finding"), "finding in the batches", "findings in the batches");
-  add(detail::count_of(run, "memory_grows"), "warning that memory grows", "warnings that memory grows");
+  add(detail::count_of(run, "batch_finding"), "batch finding", "batch findings");
+  add(detail::count_of(run, "memory_grows"), "memory growth warning", "memory growth warnings");
   if (std::string const best = detail::best_evaluation_of(run); !best.empty()) words += " Best evaluation: " + best + ".";
   return detail::without_control_codes(std::move(words));
 }
@@ -529,13 +529,15 @@ KEEL_BODY std::string report_page(std::vector<run_history> const& runs, std::siz
             (run.bytes <= max_data && run.metrics.size() == run.bytes
                  ? escaped(run.metrics)
                  : "The record has " + std::to_string(run.bytes) +
-                       " bytes, which are too many for a page: see metrics.jsonl in the run directory.") +
+                       " bytes, which is too large for this page: see metrics.jsonl in the run directory.") +
             "</pre></details>\n";
     if (run.unreadable > 0)
-      page += "<p>" + detail::counted(run.unreadable, "line was", "lines were") + " not readable, as after a kill.</p>\n";
+      page +=
+          "<p>" + detail::counted(run.unreadable, "line was", "lines were") + " not readable, for example after a kill.</p>\n";
   }
   return page +
-         "<footer>Grey and dashed: what a rollback or a restart abandoned. Red dot: NaN or infinite.</footer></body></html>\n";
+         "<footer>Grey and dashed: values that a rollback or restart abandoned. Red dot: NaN or "
+         "infinity.</footer></body></html>\n";
 }
 
 }  // namespace keel::inline KEEL_MODE

@@ -109,14 +109,13 @@ KEEL_BODY triage_result triage(std::filesystem::path const& run_directory) {
 
 KEEL_BODY std::string to_text(triage_result const& found) {
   std::string const updates = std::to_string(found.updates) + " updates";
-  if (found.verdict == triage_verdict::healthy) return "healthy: nothing in " + updates + " asks for a look\n";
+  if (found.verdict == triage_verdict::healthy) return "healthy: no finding in " + updates + "\n";
   if (found.verdict == triage_verdict::not_ended)
-    return "no end: nothing in " + updates +
-           " asks for a look, but the record does not end and no process of this machine holds its lock: it was killed, or "
-           "runs on "
-           "another one. Start it again from its newest checkpoint, and look at the kernel's and the scheduler's log\n";
+    return "no end: no finding in " + updates +
+           ", but the record has no end and no process on this machine holds its lock: the run was killed, or runs on another "
+           "machine. Restart it from its newest checkpoint, and check the logs of the kernel and the scheduler\n";
   if (found.verdict == triage_verdict::not_enough_data)
-    return "not enough data: " + updates + " say nothing yet, and no event does\n";
+    return "not enough data: " + updates + " are too few, and no event shows a problem\n";
   std::string text = std::string("family: ") + to_string(facts_about(found.findings.front().cause).family) + "\n";
   int place = 0;
   for (triage_finding const& one : found.findings) {

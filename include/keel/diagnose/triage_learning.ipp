@@ -165,7 +165,7 @@ KEEL_BODY known_guess guess_of(run_history const& history, curve_shape const& lo
     found.loss *= in_a_batch;
   // A squared error starts at the variance of the targets or above; a lower start means another loss or a pretrained model.
   if (!found.are_classes && loss.start < 0.5 * guess) return {};
-  found.words = formatted("a guess that knows how often each label occurs has %.4g", found.loss);
+  found.words = formatted("a constant guess from the label frequencies has a loss of %.4g", found.loss);
   return found;
 }
 
@@ -216,7 +216,7 @@ KEEL_BODY void add_evaluations(run_history const& history, curve_shape const& lo
     double const rise = last / lowest->value;
     auto const behind = static_cast<std::size_t>(points.end() - lowest) - 1;
     std::string const words =
-        formatted("%s was lowest after update %lld with %.4g, and is %.4g after update %lld", name.c_str(),
+        formatted("%s had its minimum after update %lld with %.4g, and is %.4g after update %lld", name.c_str(),
                   static_cast<long long>(lowest->update), lowest->value, last, static_cast<long long>(points.back().update));
     another_falls = another_falls || last < 0.9 * first;
     if (rise < 1.05 || behind < 3) continue;
@@ -235,8 +235,7 @@ KEEL_BODY void add_evaluations(run_history const& history, curve_shape const& lo
   bool const is_new = repeated >= 0.0 && repeated < 0.1;
   bool const is_known = repeated > 0.5;
   std::vector<std::string> evidence{overfitted.empty() ? forgotten : overfitted, training};
-  if (repeated >= 0.0)
-    evidence.push_back(formatted("%.0f %% of the updates saw batches that had been there before", 100.0 * repeated));
+  if (repeated >= 0.0) evidence.push_back(formatted("%.0f %% of the updates trained on repeated batches", 100.0 * repeated));
   double const rise = std::max(rises_from_the_start, rises_after_falling);
   if (rise == 0.0) return;
   double overfits = rises_after_falling > 0.0 ? 0.7 : 0.45, forgets = rises_from_the_start > 0.0 ? 0.7 : 0.3;
@@ -264,11 +263,11 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   layer_summary const layers = layers_of(history);
   auto const norms = points_of(history, "gradient_norm");
   curve_shape const norm = shape_of(norms);
-  std::string const course = formatted("the loss went from %.4g to %.4g in %zu updates, at its lowest %.4g", loss.start,
+  std::string const course = formatted("the loss went from %.4g to %.4g in %zu updates, with a minimum of %.4g", loss.start,
                                        loss.last, loss.count, loss.lowest);
   std::string moved = layers.update_ratio > 0.0
-                          ? formatted("an update changes a layer by %.2g of its norm, where 1e-3 is usual", layers.update_ratio)
-                          : std::string("no look at the layers says how far updates go; options.layers_every");
+                          ? formatted("an update changes a layer by %.2g of its norm; 1e-3 is typical", layers.update_ratio)
+                          : std::string("the record does not show how large updates are; set options.layers_every");
 
   std::int64_t const swings = swings_of(losses, std::max(0.2 * loss.start, 0.35 * (loss.start - loss.lowest)));
   bool const swings_often =
@@ -314,12 +313,13 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   bool const alternates = correlation_of(losses, 1) < -0.5 && loss.noise > 0.2 * loss.start;
   bool const oscillates = swings_often || alternates || follows_rate || became_wild;
   std::string const with_rate = formatted(
-      "the learning rate turned %lld times by a factor of 4 and more, and the loss with it: its peaks are %.1f times its "
-      "median",
+      "the learning rate changed direction %lld times by a factor of at least 4, and the loss follows it: its peaks are %.1f "
+      "times its median",
       static_cast<long long>(of_rate), peaks);
-  std::string const swung = follows_rate && !swings_often
-                                ? with_rate
-                                : std::to_string(swings) + " swings of the loss between high and low, over three updates each";
+  std::string const swung =
+      follows_rate && !swings_often
+          ? with_rate
+          : std::to_string(swings) + " swings of the loss between high and low, smoothed over three updates";
 
   // Collapse: the model had learned, or had gradients, and now gives the same output for every input.
   std::vector<double> tail;
@@ -335,14 +335,14 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   bool const had_learned = loss.lowest < 0.6 * loss.start || knows_no_more;
   bool const is_dead = norm_died || has_died || is_constant;
   if (diverges && !(had_learned && is_dead)) {
-    add(trouble::rate_too_high, 0.9, {course, moved, formatted("it was %.4g at its highest", loss.highest)});
+    add(trouble::rate_too_high, 0.9, {course, moved, formatted("the loss peaked at %.4g", loss.highest)});
     add(trouble::collapse, lost ? 0.5 : 0.3, {course});
     if (oscillates) add(trouble::oscillation, follows_rate || became_wild ? 0.92 : 0.6, {course, swung});
     return found;
   }
   if ((is_constant && norm.start > 0.0) || norm_died || has_died || (lost && !oscillates)) {
     std::vector<std::string> evidence{course};
-    if (is_constant) evidence.push_back("the last 30 losses are the same");
+    if (is_constant) evidence.push_back("the last 30 losses are equal");
     if (norm_died) evidence.push_back(formatted("the gradient norm fell from %.3g to %.3g", norm.start, norm.last));
     if (has_died) evidence.push_back("layers whose gradient became 0: " + names_in(layers.died));
     // For a model that had learned, the collapse is the finding; for one that never learned, the learning rate is the cause.
@@ -353,11 +353,12 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
         thrown_off ? 0.85
         : blew_up  ? 0.6
                    : 0.4,
-        {course, moved, formatted("it was %.4g at its highest", loss.highest)});
+        {course, moved, formatted("the loss peaked at %.4g", loss.highest)});
     if (!blew_up || had_learned) return found;
   }
   if (oscillates) {
-    add(trouble::oscillation, 0.8, {course, swings_often ? swung : std::string("it goes up and down with every update")});
+    add(trouble::oscillation, 0.8,
+        {course, swings_often ? swung : std::string("the loss alternates between high and low with every update")});
     add(trouble::rate_too_high, 0.55, {course, swung, moved});
   }
 
@@ -405,7 +406,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
         {course, moved});
   if (!oscillates) {
     double const high = blew_up ? 0.92 : is_stuck ? (leaps ? 0.85 : layers.update_ratio == 0.0 ? 0.3 : 0.15) : 0.1;
-    add(trouble::rate_too_high, high, {course, moved, formatted("it was %.4g at its highest", loss.highest)});
+    add(trouble::rate_too_high, high, {course, moved, formatted("the loss peaked at %.4g", loss.highest)});
     if (blew_up && has_no_gradient)
       add(trouble::collapse, 0.7, {course, "layers without a gradient: " + names_in(layers.without_gradient)});
   }
@@ -414,17 +415,17 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   double wrong_mask = !is_stuck ? 0.1 : has_usual_updates ? 0.35 : 0.2;
   if (of_ignored > 0.8 && is_stuck) {
     wrong_mask = 0.9;
-    mask.push_back(formatted("%.0f %% of the labels count for nothing", 100.0 * of_ignored));
+    mask.push_back(formatted("%.0f %% of the labels are ignored", 100.0 * of_ignored));
   }
   // Only a few layers, such as an embedding that attention does not reach.
   bool const only_a_few = has_no_gradient && 2 * layers.without_gradient.size() < layers.layers;
   if (only_a_few && !blew_up) {
     wrong_mask = std::max(wrong_mask, 0.6);
-    mask.push_back("without a gradient at any look: " + names_in(layers.without_gradient));
+    mask.push_back("layers without a gradient in any measurement: " + names_in(layers.without_gradient));
   }
   if (of_padding > 0.3 && of_ignored == 0.0) {
     wrong_mask = std::max(wrong_mask, 0.6);
-    mask.push_back(formatted("%.0f %% of the ids are padding, and every label counts", 100.0 * of_padding));
+    mask.push_back(formatted("%.0f %% of the ids are padding, and no label is ignored", 100.0 * of_padding));
   }
 
   std::vector<std::string> untrained{course};
@@ -435,7 +436,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   }
   if (has_no_gradient && layers.of_zeros.empty()) {
     forgotten = std::max(forgotten, only_a_few ? 0.7 : 0.85);
-    untrained.push_back("layers without a gradient at any look: " + names_in(layers.without_gradient));
+    untrained.push_back("layers without a gradient in any measurement: " + names_in(layers.without_gradient));
   }
   std::vector<double> const rates = [&] {
     std::vector<double> all;
@@ -450,15 +451,15 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
     forgotten = std::max(forgotten, 0.88);
     if (at_rest > 0)
       untrained.push_back(std::to_string(at_rest) + " of " + std::to_string(rates.size()) +
-                          " parameter groups have a rate of 0");
+                          " parameter groups have a learning rate of 0");
     if (!layers.unmoved.empty())
-      untrained.push_back("layers that get a gradient and do not change: " + names_in(layers.unmoved));
+      untrained.push_back("layers that have a gradient but do not change: " + names_in(layers.unmoved));
   }
   std::vector<std::string> begun{course};
   double init = 0.1;
   if (has_no_gradient && !only_a_few && frozen == 0.0 && layers.of_zeros.empty()) {
     init = 0.6;
-    begun.push_back("from the first look on nothing comes through to: " + names_in(layers.without_gradient));
+    begun.push_back("layers that no gradient reaches from the first measurement on: " + names_in(layers.without_gradient));
   }
   if (!layers.of_zeros.empty() && !layers.without_gradient.empty()) {
     init = 0.9;
@@ -466,7 +467,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   }
   if (layers.layers > 1 && spread > 1e4) {
     init = std::max(init, is_stuck ? 0.85 : 0.6);
-    begun.push_back(formatted("at the first look the gradient norm of %s was %.2g and that of %s %.2g",
+    begun.push_back(formatted("at the first measurement the gradient norm of %s was %.2g and that of %s %.2g",
                               layers.smallest_layer.c_str(), layers.smallest, layers.largest_layer.c_str(), layers.largest));
   }
   if (begins_far_above) {
@@ -479,7 +480,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   }
   if (layers.activation > 0.0 && (layers.activation < 1e-4 || layers.activation > 1e3)) {
     init = std::max(init, 0.75);
-    begun.push_back(formatted("the output of %s has a deviation of %.2g", layers.unit.c_str(), layers.activation));
+    begun.push_back(formatted("the output of %s has a standard deviation of %.2g", layers.unit.c_str(), layers.activation));
   }
   add(trouble::wrong_mask, wrong_mask, std::move(mask));
   add(trouble::untrained_parameters, forgotten, std::move(untrained));

@@ -76,15 +76,14 @@ KEEL_BODY std::vector<triage_finding> triage_of_memory(run_history const& histor
 
   if (is_staircase || leaks_late || (leaks && (ran_out || of_held.bytes > of_held.from))) {
     add(trouble::memory_leak, is_staircase && !ran_out ? 0.9 : 0.85,
-        {formatted("between updates %s more is held at the end of the run than near its beginning, and rises all the time",
+        {formatted("memory held between updates grew by %s from near the beginning of the run to its end, and rises steadily",
                    in_units(of_held.bytes).c_str())});
   }
   // A process that fills its caches grows a little.
   bool const spreads = of_unheld.steady > 0.7 && of_unheld.bytes > 0.15 * (of_unheld.from + of_held.from);
   if (spreads && (is_slope || ran_out || of_unheld.bytes > 0.4 * (of_unheld.from + of_held.from))) {
     add(trouble::fragmentation, is_slope ? 0.85 : 0.6,
-        {formatted("what is taken from the system without being held by tensors grew by %s",
-                   in_units(of_unheld.bytes).c_str())});
+        {formatted("reserved memory that no tensor holds grew by %s", in_units(of_unheld.bytes).c_str())});
     if (!is_staircase && !leaks) add(trouble::memory_leak, 0.4, {"memory grows"});
   }
   if (!ran_out) return found;
@@ -131,7 +130,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_memory(run_history const& histor
   }();
   if (outside)
     add(trouble::graph_in_evaluation, during == "evaluating" ? 0.9 : 0.75,
-        {where, formatted("updates before it took %s at most, and what ran between them %s", in_units(in_updates).c_str(),
+        {where, formatted("earlier updates took %s at most, and code between updates %s", in_units(in_updates).c_str(),
                           in_units(between).c_str())});
 
   double const pieces = at_failure("pieces");
@@ -139,7 +138,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_memory(run_history const& histor
   bool const keeps = pieces > 1.0 && accumulated > 0.03 * peak && !outside;
   if (keeps)
     add(trouble::graphs_in_accumulation, 0.9,
-        {where, formatted("before micro-batch %.0f %s more was held than before the first, gradients apart", pieces,
+        {where, formatted("before micro-batch %.0f, %s more was held than before the first, excluding gradients", pieces,
                           in_units(accumulated).c_str())});
 
   double const above = peak - (held.empty() ? 0.0 : held.back().value);
@@ -151,9 +150,9 @@ KEEL_BODY std::vector<triage_finding> triage_of_memory(run_history const& histor
   if (keeps) activations = 0.5;
   if (state > 0.6) activations = 0.4;
   add(trouble::activations, activations,
-      {where,
-       formatted("%s at most, of which tensors of the update were %s", in_units(peak).c_str(), in_units(above).c_str())});
-  add(trouble::optimizer_state, state, {where, formatted("the trained parameters take %s", in_units(trained).c_str())});
+      {where, formatted("peak memory was %s, of which tensors of the update were %s", in_units(peak).c_str(),
+                        in_units(above).c_str())});
+  add(trouble::optimizer_state, state, {where, formatted("trainable parameters take %s", in_units(trained).c_str())});
   return found;
 }
 

@@ -106,7 +106,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_nonfinite(run_history const& his
     bool const blocks = of.longest >= 8 && of.overflows >= 8;
     if (share > 0.1 || has_fallen || blocks)
       add(trouble::loss_scale, blocks || share > 0.25 ? 0.9 : 0.7,
-          {std::to_string(of.overflows) + " updates were skipped for an overflow of the loss scale, at most " +
+          {std::to_string(of.overflows) + " updates were skipped because the loss scale overflowed, at most " +
                std::to_string(of.longest) + " in a row",
            formatted("the loss scale went from %.4g to %.4g", highest, now)});
   }
@@ -124,7 +124,8 @@ KEEL_BODY std::vector<triage_finding> triage_of_nonfinite(run_history const& his
   bool const spikes = norm > 5.0 || loss > 3.0;
   std::string const before = formatted("before %s the gradient norm was %.3g times and the loss %.3g times its usual value",
                                        at(of.first).c_str(), norm, loss);
-  std::string const end = of.ended_the_run ? "it ended the run" : std::to_string(of.count) + " updates were skipped for it";
+  std::string const end =
+      of.ended_the_run ? "it ended the run" : std::to_string(of.count) + " updates were skipped because of it";
   std::string place, operation, forward, value, words, meant;
   bool has_rows = false, every_row = false;
   if (of.incident != nullptr) {
@@ -169,7 +170,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_nonfinite(run_history const& his
   bool const is_cast = operation.find("::to") != std::string::npos || operation.find("opy") != std::string::npos;
   bool const by_scale = place == "backward" && scale >= 64.0 && value != "nan" && (is_cast || every_row) && !spikes;
   if (by_scale) {
-    add(trouble::loss_scale, 0.88, {all[0], formatted("the loss scale is %.4g, and nothing lowers it", scale), end});
+    add(trouble::loss_scale, 0.88, {all[0], formatted("the loss scale is %.4g and is never lowered", scale), end});
     numerics = std::min(numerics, 0.5);
   } else if ((place == "forward" || place == "backward") && !spikes && (!of_some_rows || is_cast)) {
     numerics = std::max(numerics, is_cast ? 0.75 : 0.6);

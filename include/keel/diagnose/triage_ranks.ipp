@@ -52,12 +52,12 @@ KEEL_BODY void add_differences_of_ranks(std::vector<rank_record> const& ranks, s
       if (drifts) continue;
       std::string words;
       if (differ(mine.coefficient, theirs.coefficient)) {
-        words = formatted(" clipped by %.6g and rank %lld by %.6g: each by the norm of its shard alone", *theirs.coefficient,
-                          static_cast<long long>(first.rank), *mine.coefficient);
+        words = formatted(" clipped by %.6g and rank %lld by %.6g: each rank used the norm of its local shard",
+                          *theirs.coefficient, static_cast<long long>(first.rank), *mine.coefficient);
       } else if (!mine.state.empty() && !theirs.state.empty() && mine.state != theirs.state) {
-        words = " has other values than rank " + std::to_string(first.rank) + " of what all ranks have the same";
+        words = " differs from rank " + std::to_string(first.rank) + " in replicated state";
       } else if (differ(mine.gradient_norm, theirs.gradient_norm)) {
-        words = formatted(" has the gradient norm %.6g and rank %lld has %.6g: what each decides by it alone is not agreed",
+        words = formatted(" has gradient norm %.6g and rank %lld has %.6g: decisions based on it are not agreed across ranks",
                           *theirs.gradient_norm, static_cast<long long>(first.rank), *mine.gradient_norm);
       }
       if (words.empty()) continue;
@@ -72,12 +72,12 @@ KEEL_BODY void add_differences_of_ranks(std::vector<rank_record> const& ranks, s
     if (std::abs(ratio - 1.0) < 1e-3) continue;
     is_wrong = true;
     auto const is = [&](double wanted) { return std::abs(ratio / wanted - 1.0) < 0.02; };
-    std::string const how = is(std::sqrt(world))         ? ": each shard counts as if it were the whole"
-                            : is(1.0 / std::sqrt(world)) ? ": the squares were averaged and not summed"
+    std::string const how = is(std::sqrt(world))         ? ": each shard was counted as the full gradient"
+                            : is(1.0 / std::sqrt(world)) ? ": the squares were averaged instead of summed"
                                                          : "";
     to.push_back({trouble::wrong_norm,
                   0.9,
-                  {formatted("at update %lld the gradient norm is %.6g, %.4g times that of all shards together, %.6g",
+                  {formatted("at update %lld the gradient norm is %.6g, %.4g times the norm over all shards, %.6g",
                              static_cast<long long>(update), *mine.gradient_norm, ratio, whole) +
                    how}});
   }
@@ -149,13 +149,13 @@ KEEL_BODY std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> c
     if (one.data_ended || (one.left && !failed)) {
       add(trouble::uneven_data, 0.95,
           {waits,
-           name(one) + (one.data_ended ? " had no more data after update " + std::to_string(*one.data_ended) : " finished")});
+           name(one) + (one.data_ended ? " ran out of data after update " + std::to_string(*one.data_ended) : " finished")});
     } else if (failed) {
       add(trouble::dead_rank, 0.95, {waits, name(one) + " ended: " + *one.left});
     } else if (now - one.last > 30.0) {
-      add(trouble::dead_rank, 0.9, {waits, formatted("%s has been silent for %.0f s", name(one).c_str(), now - one.last)});
+      add(trouble::dead_rank, 0.9, {waits, formatted("%s has not reported for %.0f s", name(one).c_str(), now - one.last)});
     } else if (!mismatches && now - open.time > 60.0) {
-      add(trouble::collective_mismatch, 0.6, {waits, name(one) + " is alive and has not entered it"});
+      add(trouble::collective_mismatch, 0.6, {waits, name(one) + " is alive but has not entered it"});
     }
   }
   return found;

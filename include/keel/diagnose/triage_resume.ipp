@@ -53,22 +53,23 @@ KEEL_BODY std::vector<triage_finding> triage_of_resume(run_history const& histor
     };
     std::string const at = "the resume at update " + std::to_string(event.update);
     if (differs("optimizer"))
-      add(trouble::optimizer_not_resumed, 0.95, {"behind " + at + " the optimizer's state was not what the checkpoint had"});
+      add(trouble::optimizer_not_resumed, 0.95, {"after " + at + " the optimizer state differed from the checkpoint"});
     if (differs("weights"))
-      add(trouble::optimizer_not_resumed, 0.6, {"behind " + at + " the weights were not what the checkpoint had"});
+      add(trouble::optimizer_not_resumed, 0.6, {"after " + at + " the weights differed from the checkpoint"});
     if (differs("rates"))
       add(trouble::schedule_not_resumed, 0.9,
-          {"behind " + at + " the optimizer's rates were " + now["rates"].dump() + ", and the checkpoint's " +
+          {"after " + at + " the optimizer's learning rates were " + now["rates"].dump() + ", and the checkpoint has " +
            loaded["rates"].dump()});
     bool const reseeded = differs("seed") || (is_set(now, "is_reseeded") && !is_set(loaded, "is_reseeded"));
     if (reseeded) {
-      add(trouble::random_state_not_resumed, 0.95, {"behind " + at + " LibTorch's generator was seeded again"});
+      add(trouble::random_state_not_resumed, 0.95, {"after " + at + " LibTorch's generator was seeded again"});
     } else if (differs("random")) {
-      add(trouble::random_state_not_resumed, 0.55, {"behind " + at + " something drew random numbers before the first update"});
+      add(trouble::random_state_not_resumed, 0.55, {"after " + at + " random numbers were drawn before the first update"});
     }
     if (std::int64_t const again = repeated_batches(history, event.update); again >= 3)
       add(trouble::data_not_resumed, 0.95,
-          {"behind " + at + " at least " + std::to_string(again) + " updates saw batches that the same epoch had had before"});
+          {"after " + at + " at least " + std::to_string(again) +
+           " updates trained on batches that the same epoch had already used"});
     // The program's scheduler starts again from the initial rate.
     std::vector<double> const before = values_between(rates, -1, event.update),
                               after = values_between(rates, event.update, history.updates);
@@ -96,10 +97,9 @@ KEEL_BODY std::vector<triage_finding> triage_of_resume(run_history const& histor
                        static_cast<long long>(event.update), after.front())});
       else if (goes_back && !restarted_lower)
         add(trouble::schedule_not_resumed, 0.9,
-            {formatted(
-                "within some updates behind the resume at update %lld the learning rate, %.4g before it, went back up to "
-                "what it had been earlier",
-                static_cast<long long>(event.update), before.back())});
+            {formatted("within a few updates after the resume at update %lld the learning rate, %.4g before it, rose back to "
+                       "an earlier value",
+                       static_cast<long long>(event.update), before.back())});
     }
   }
   return found;

@@ -141,21 +141,20 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
 
   if (data > 0.3 && total > 1.0)
     add(trouble::waiting_for_data, data > 0.5 ? 0.9 : 0.7,
-        {formatted("an update of %.3g ms waits for data for %.0f %% of it", total, 100.0 * data)});
+        {formatted("an update takes %.3g ms and waits for data for %.0f %% of it", total, 100.0 * data)});
   // In a custom loop all code between two calls counts as waiting for data.
   if (data > 0.3 && total > 1.0)
-    add(trouble::host_waits, 0.4, {formatted("%.0f %% of an update passes between its batches", 100.0 * data)});
+    add(trouble::host_waits, 0.4, {formatted("%.0f %% of the time of an update passes between batches", 100.0 * data)});
   if (slower_in == "data") add(trouble::waiting_for_data, 0.85, {slower});
   if (padding > 0.4)
-    add(trouble::padding, padding > 0.6 ? 0.85 : 0.7, {formatted("%.0f %% of the ids fill rows", 100.0 * padding)});
+    add(trouble::padding, padding > 0.6 ? 0.85 : 0.7, {formatted("%.0f %% of the ids are padding", 100.0 * padding)});
   if (profile.communication > 0.25)
     add(trouble::communication, profile.communication > 0.4 ? 0.9 : 0.75,
-        {formatted("collectives take %.0f %% of the profile's time", 100.0 * profile.communication)});
+        {formatted("collectives take %.0f %% of the profiled time", 100.0 * profile.communication)});
   double const waits = std::max(0.0, profile.idle - profile.idle_in_data);
   if (profile.is_known && waits > 0.4 && profile.idle_of_update > 3.0 && data < 0.3)
     add(trouble::host_waits, waits > 0.6 ? 0.85 : 0.65,
-        {formatted("in %.0f %% of the profile's time no operation of LibTorch runs, and data is not what is waited for",
-                   100.0 * waits)});
+        {formatted("in %.0f %% of the profiled time no LibTorch operation runs, and the wait is not for data", 100.0 * waits)});
   // A backward pass takes at least as long as its forward pass if most parameters are trained.
   double const forward = usual("time.forward"), backward = usual("time.backward");
   run_event const* const begins = first_event(history, "begins");
@@ -163,21 +162,21 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
       begins == nullptr || 3 * integer_in(begins->details, "frozen") < integer_in(begins->details, "parameters");
   if (is_trained && forward > 4.0 * backward && forward > 3.0 && !profile.is_known)
     add(trouble::host_waits, 0.6,
-        {formatted("the forward pass takes %.3g ms and the backward pass %.3g ms: what needs no gradient, or a wait", forward,
+        {formatted("the forward pass takes %.3g ms and the backward pass %.3g ms: work without gradients, or a wait", forward,
                    backward)});
   if (none > 0.4 && (total > 5.0 || periodic_hook_share > 0.4))
-    add(trouble::host_waits, 0.7, {formatted("%.0f %% of an update's %.3g ms belongs to no phase", 100.0 * none, total)});
+    add(trouble::host_waits, 0.7, {formatted("%.0f %% of an update's %.3g ms is outside all phases", 100.0 * none, total)});
   // A deep model also has many calls, but none that is so short and takes this share of the time.
   if (profile.is_known && profile.calls > 250.0 && profile.share > 0.2)
     add(trouble::slow_kernels, 0.75,
-        {formatted("%.0f calls an update of%sof %.1f microseconds each take %.0f %% of the time", profile.calls,
+        {formatted("%.0f calls per update of%sat %.1f microseconds each take %.0f %% of the time", profile.calls,
                    profile.busiest.c_str(), profile.per_call, 100.0 * profile.share)});
   // Thousands of calls, each dominated by its launch overhead.
   double const per_call = profile.all_calls > 0.0 ? 1e3 * profile.all_time / profile.all_calls : 0.0;
   if (profile.is_known && profile.all_calls > 1500.0 && per_call < 8.0 && profile.share <= 0.2)
     add(trouble::slow_kernels, 0.72,
-        {formatted("%.0f operations an update, of %.1f microseconds each: most of the time goes into beginning them",
-                   profile.all_calls, per_call)});
+        {formatted("%.0f operations per update at %.1f microseconds each: launch overhead dominates", profile.all_calls,
+                   per_call)});
   if (slower_in == "forward" || slower_in == "backward" || slower_in == "update") {
     add(trouble::slow_kernels, profile.is_known && waits > 0.4 ? 0.5 : 0.75, {slower});
     add(trouble::host_waits, 0.45, {slower});
@@ -185,7 +184,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
   if (slower_in == "none") add(trouble::host_waits, 0.75, {slower});
   double const utilisation = usual("mfu");
   if (utilisation > 0.0 && utilisation < 0.05 && total > 50.0 && data < 0.3 && none < 0.3)
-    add(trouble::slow_kernels, 0.65, {formatted("%.1f %% of the device's peak is used", 100.0 * utilisation)});
+    add(trouble::slow_kernels, 0.65, {formatted("%.1f %% of the device's peak throughput is used", 100.0 * utilisation)});
   return found;
 }
 
