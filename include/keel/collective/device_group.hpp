@@ -127,9 +127,8 @@ world_of_ranks over(world_of_ranks const& hosts, MakeGroup const& make_group) {
   auto group = make_group(store, hosts.rank(), hosts.size());
   using group_type = typename decltype(group)::element_type;
   if (group->getRank() != hosts.rank() || group->getSize() != hosts.size())
-    throw world_error("E24", "rank " + std::to_string(hosts.rank()) + " of " + std::to_string(hosts.size()) +
-                                 " has rank " + std::to_string(group->getRank()) + " of " +
-                                 std::to_string(group->getSize()) +
+    throw world_error("E24", "rank " + std::to_string(hosts.rank()) + " of " + std::to_string(hosts.size()) + " has rank " +
+                                 std::to_string(group->getRank()) + " of " + std::to_string(group->getSize()) +
                                  " in its device group. Create the group with the rank and the size passed to make_group.");
   return world_of_ranks(std::make_shared<detail::device_transport>(
       hosts, std::make_unique<detail::group_transport<group_type>>(std::move(group), hosts.timeout(), std::move(store),

@@ -60,7 +60,7 @@ struct run_facts {
   bool bfloat16_kernels = true;                         ///< the device computes in bf16
   keel::device::kind device = keel::device::kind::any;  ///< device of the parameters, if it is one of these
   bool is_part = false;                                 ///< part of a run of several models, whose length counts iterations
-  bool has_parts = false;                               ///< run of several models, each with a recipe of its own
+  bool has_parts = false;                               ///< run of several models, each with its own recipe
   bool is_length_pending = false;                       ///< the batches of fit will determine the length
   friend constexpr bool operator==(run_facts const&, run_facts const&) = default;
 };

@@ -79,7 +79,7 @@ struct recipe_for_entry<Recipe, part_entry> {
   using type = recipe_within_run<Recipe, void>;
 };
 
-/// The recipe of a run, whose parts have further policies in recipes of their own.
+/// The recipe of a run, whose parts have further policies in their recipes.
 template <class Recipe>
 struct recipe_of_run : Recipe {};
 constexpr config with_parts(config value) {
