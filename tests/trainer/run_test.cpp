@@ -538,7 +538,8 @@ TEST_CASE("a run of several models keeps the incident of a part, from which a ru
 namespace {
 
 struct evaluates_averages : keel::recipe<keel::evaluation::every<2_steps, keel::evaluation::averaged>,
-                                         keel::checkpoint::every<4_steps, keel::checkpoint::keep_best>, keel::determinism::seeded<3>> {};
+                                         keel::checkpoint::every<4_steps, keel::checkpoint::keep_best, keel::checkpoint::by_evaluation_loss>,
+                                         keel::determinism::seeded<3>> {};
 struct averaging : keel::recipe<keel::nonfinite::skip<20>, keel::ema<0.5>> {};
 struct drops_rows : keel::recipe<keel::batch_guard::drop<>, keel::determinism::seeded<3>> {};
 
