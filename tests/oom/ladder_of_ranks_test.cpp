@@ -109,6 +109,8 @@ TEST_CASE("memory that runs out at any allocation of any rank is the rung of all
 
 TEST_CASE("with an optimizer in shares too") { every_allocation_of_every_rank<keel::shard::zero<1>>(2); }
 
+TEST_CASE("and with gradients in shards") { every_allocation_of_every_rank<keel::shard::zero<2>>(2); }
+
 TEST_CASE("memory that runs out in the backward pass of one rank, behind the agreement, is the rung of all") {
   at::set_num_threads(1);
   std::vector<std::vector<at::Tensor>> parameters(3);

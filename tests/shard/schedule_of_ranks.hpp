@@ -29,7 +29,7 @@ struct drawn_schedule {
   int on;           ///< the rank
   std::int64_t at;  ///< micro-batch or collective
   bool accumulates;
-  bool in_shares;   ///< the optimizer's state
+  int stage;        ///< of ZeRO; 0: replicas
   bool climbs;      ///< has a ladder, where it accumulates
   bool is_late;     ///< what happens to a rank does so in its backward pass
   bool in_parts;    ///< a run of two models, of which the first accumulates and has the shard
@@ -50,12 +50,13 @@ inline drawn_schedule draw_schedule(std::uint64_t seed) {
   of.on = static_cast<int>(below(static_cast<std::uint64_t>(of.ranks)));
   of.accumulates = below(2) == 1;
   of.at = below(static_cast<std::uint64_t>(of.updates) * (of.accumulates ? 2 : 1));
-  of.in_shares = below(2) == 1;
+  of.stage = static_cast<int>(below(2));
   of.climbs = of.accumulates && below(2) == 1;
   of.is_late = below(2) == 1;
   of.in_parts = below(4) == 0;
   of.in_second = below(2) == 1;
   of.on_device = below(3) == 0;
+  if (of.stage == 1) of.stage += static_cast<int>(below(2));
   return of;
 }
 
@@ -221,13 +222,12 @@ inline std::string schedule_of_ranks(std::uint64_t seed) {
       [&](keel::world_of_ranks const& world) {
         auto& mine = all[static_cast<std::size_t>(world.rank())];
         using keel::shard::replicate, keel::shard::zero;
-        if (of.climbs) {
-          of.in_shares ? detail::live_as_drawn<detail::climbing<zero<1>>>(of, world, mine) : detail::live_as_drawn<detail::climbing<replicate>>(of, world, mine);
-        } else if (of.in_shares) {
-          of.accumulates ? detail::live_as_drawn<detail::counted_twice<zero<1>>>(of, world, mine) : detail::live_as_drawn<detail::counted_once<zero<1>>>(of, world, mine);
-        } else {
-          of.accumulates ? detail::live_as_drawn<detail::counted_twice<replicate>>(of, world, mine) : detail::live_as_drawn<detail::counted_once<replicate>>(of, world, mine);
-        }
+        auto const live = [&]<class Shard>(Shard) {
+          if (of.climbs) return detail::live_as_drawn<detail::climbing<Shard>>(of, world, mine);
+          of.accumulates ? detail::live_as_drawn<detail::counted_twice<Shard>>(of, world, mine)
+                         : detail::live_as_drawn<detail::counted_once<Shard>>(of, world, mine);
+        };
+        of.stage == 2 ? live(zero<2>{}) : of.stage == 1 ? live(zero<1>{}) : live(replicate{});
       },
       options);
   auto const describe = [&](std::string const& what) {

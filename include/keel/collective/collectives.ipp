@@ -118,6 +118,12 @@ KEEL_BODY std::unique_ptr<pending_collective> begin_all_gather(world_of_ranks co
   return track_collective(world, world.begin("all_gather", local.numel())->begin_all_gather(as_bytes(local), bytes));
 }
 
+KEEL_BODY std::unique_ptr<pending_collective> begin_all_to_all(world_of_ranks const& world, at::Tensor const& parts,
+                                                               at::Tensor& received) {
+  at::Tensor bytes = as_bytes(received);
+  return track_collective(world, world.begin("all_to_all", parts.numel())->begin_all_to_all(as_bytes(parts), bytes));
+}
+
 KEEL_BODY std::unique_ptr<pending_collective> begin_agreement(world_of_ranks const& world, at::Tensor const& local,
                                                               at::Tensor& all) {
   at::Tensor bytes = all.view(at::kByte).view({world.size(), -1});

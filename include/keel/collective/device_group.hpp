@@ -56,6 +56,9 @@ class device_transport final : public transport {
   void all_to_all(at::Tensor const& from, at::Tensor& to) override {
     call_or_abort_both([&] { backend(from).all_to_all(from, to); });
   }
+  std::unique_ptr<pending_collective> begin_all_to_all(at::Tensor const& from, at::Tensor& to) override {
+    return call_or_abort_both([&] { return wrap_pending(backend(from).begin_all_to_all(from, to)); });
+  }
   void barrier() override {
     call_or_abort_both([&] { hosts().barrier(); });
   }

@@ -117,14 +117,15 @@ class group_transport final : public transport, public store_provider {
       return group.broadcast(tensors, options);
     })->wait();
   }
-  void all_to_all(at::Tensor const& from, at::Tensor& to) override {
-    begin("all_to_all", from.numel(), [&](Group& group) {
+  void all_to_all(at::Tensor const& from, at::Tensor& to) override { begin_all_to_all(from, to)->wait(); }
+  std::unique_ptr<pending_collective> begin_all_to_all(at::Tensor const& from, at::Tensor& to) override {
+    return begin("all_to_all", from.numel(), [&](Group& group) {
       at::Tensor input = from;
       std::vector<std::int64_t> equal_parts_of_input, equal_parts_of_output;
       c10d::AllToAllOptions options;
       options.timeout = timeout_;
       return group.alltoall_base(to, input, equal_parts_of_output, equal_parts_of_input, options);
-    })->wait();
+    });
   }
   void barrier() override {
     begin("barrier", 0, [&](Group& group) {

@@ -72,6 +72,10 @@ class transport {
   virtual void broadcast(at::Tensor& tensor, int from) = 0;
   /// Copies the r-th part of `from` to the rank()-th part of `to` on rank r. size() must divide the first dimension of both.
   virtual void all_to_all(at::Tensor const& from, at::Tensor& to) = 0;
+  virtual std::unique_ptr<pending_collective> begin_all_to_all(at::Tensor const& from, at::Tensor& to) {
+    all_to_all(from, to);
+    return nullptr;
+  }
   virtual void barrier() = 0;
   /// Leaves the world: later collectives of this rank throw, and those of the others throw with the message `why`.
   virtual void abort(std::string const& why) noexcept = 0;

@@ -9,6 +9,7 @@
 #include <keel/collective/world_of_ranks.ipp>
 #include <keel/collective/write_rank_record.ipp>
 #include <keel/libtorch/ivalue_first.hpp>
+#include <keel/shard/gradient_shards.ipp>
 #include <keel/shard/gradient_sums.ipp>
 #include <keel/shard/optimizer_shards.ipp>
 #include <keel/shard/packed_agreement.ipp>

@@ -3,7 +3,10 @@
 //   replicate    full replicas; gradients are averaged.
 //   zero<1>      shards the optimizer's state: with AdamW in fp32, 8 bytes per parameter are distributed over all ranks instead of stored
 //                on each. Results are bitwise those of replicate. Each update additionally all-gathers the parameters.
-//   zero<2>      also shards gradients; zero<3> also shards parameters (Rajbhandari et al. 2020, "ZeRO"). Not implemented yet (U04).
+//   zero<2>      also shards gradients: each rank keeps 1/ranks of them, from one micro-batch to the next too. Gradients are sent during
+//                every backward pass, so accumulation costs as many sums as there are micro-batches. The joint norm is a sum over shards,
+//                which may round differently; without clipping and with accumulate<1>, results are bitwise those of replicate.
+//   zero<3>      also shards parameters (Rajbhandari et al. 2020, "ZeRO"). Not implemented yet (U04).
 // Left out: tensor, pipeline and expert parallelism, which change the model rather than the run.
 #pragma once
 

@@ -10,9 +10,9 @@ namespace keel::rule {
 
 struct U04 {
   KEEL_RULE_TEXT("U04", "",
-                 "ZeRO-2 and 3, which shard gradients and parameters, are not implemented in this version of keel. Fix: "
-                 "keel::shard::zero<1>, or keel::shard::replicate.");
-  static constexpr bool broken(config const& c) { return c.shard.stage >= 2; }
+                 "ZeRO-3, which shards parameters, is not implemented in this version of keel. Fix: keel::shard::zero<2>, or "
+                 "keel::shard::replicate.");
+  static constexpr bool broken(config const& c) { return c.shard.stage >= 3; }
 };
 struct U08 {
   KEEL_RULE_TEXT("U08", "",

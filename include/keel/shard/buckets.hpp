@@ -15,6 +15,12 @@ namespace keel::detail::inline KEEL_MODE {
 /// Maximum bytes of a bucket: large enough to hide the latency of a collective, small enough that a copy of it is cheap.
 inline constexpr std::int64_t bucket_bytes = 25 << 20;
 
+/// The dtype in which a parameter's gradients are summed.
+inline at::ScalarType sum_dtype(at::Tensor const& parameter) {
+  auto const own = parameter.scalar_type();
+  return own == at::kHalf || own == at::kBFloat16 ? at::kFloat : own;
+}
+
 /// Splits the indices `which` into buckets of consecutive ones and calls `use(bucket)` for each. The tensors `tensor_of(index)` of a bucket
 /// share dtype and device, and have at most `most` bytes in total, unless the bucket has only one.
 template <class TensorOf, class Use>

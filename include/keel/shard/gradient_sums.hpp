@@ -18,6 +18,7 @@
 #include <functional>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/core/parameters.hpp>
+#include <keel/shard/gradient_shards.hpp>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -31,12 +32,18 @@ class gradient_sums {
   /// Returns the factor of this rank's gradients in the sum; nullopt while sums may not start yet.
   using permission = std::function<std::optional<double>()>;
 
+  /// What a rank keeps of the sums: all of them, as gradients of the parameters, or its shards (gradient_shards.hpp).
+  enum class keeps : bool { all, shards };
+
   /// `parameters` must outlive this object. `flags_on_host`: flags are summed on the host, apart from the buckets.
-  gradient_sums(world_of_ranks world, parameter_list const& parameters, bool flags_on_host = false);
+  gradient_sums(world_of_ranks world, parameter_list const& parameters, keeps which, bool flags_on_host = false);
   gradient_sums(gradient_sums const&) = delete;
   gradient_sums& operator=(gradient_sums const&) = delete;
   ~gradient_sums();
 
+  /// The sums of this rank's shards; null if it keeps all.
+  gradient_shards* shards() { return shards_ ? &*shards_ : nullptr; }
+  gradient_shards const* shards() const { return shards_ ? &*shards_ : nullptr; }
   /// Rebuilds the buckets after the list of parameters changed. Call between updates.
   void parameters_changed();
   /// Allocates the buckets of an update; call before the ranks agree on it. Returns a checksum of the parameters that require gradients,
@@ -47,8 +54,8 @@ class gradient_sums {
   /// Stops starting sums from gradient hooks.
   void forget();
   /// Starts the remaining sums and waits for all. Collective: all ranks must call it once per prepare() on which they agreed. Returns false
-  /// if a rank `threw`, or failed here. Otherwise each gradient is replaced by the sum, in float32 for half-precision parameters. A
-  /// parameter with a gradient on any rank then has one on all.
+  /// if a rank `threw`, or failed here. Otherwise each gradient is replaced by the sum, in float32 for half-precision parameters; or it is
+  /// released, and its shard added to shards(). A parameter with a gradient on any rank then has one on all.
   bool finish(double relative, bool threw);
   /// Returns and clears the exception of this rank after finish() returned false; null if this rank did not fail.
   std::exception_ptr take_failure() { return std::exchange(failed_, nullptr); }
@@ -76,8 +83,13 @@ class gradient_sums {
   void begin_ready();
   void begin(std::size_t number, double relative, bool threw);
   void begin_even_if_failed(std::size_t number, double relative, bool threw);
-  void fill(bucket& of, double relative, bool threw);
-  void assign_sums(bucket const& of);
+  /// Returns a flag for each parameter that has a gradient.
+  std::vector<double> fill(bucket& of, double relative, bool threw);
+  /// Runs `call`; keeps its exception, so that finish() rethrows it.
+  template <class Call>
+  void note_failed_collective(Call const& call);
+  std::vector<bool> flags_of(std::size_t number) const;
+  void assign_sums(std::size_t number);
   gradient_mark gradient_version_of(std::size_t parameter) const;
   bool has_late_gradient(std::size_t end) const;
   at::Tensor elements_of(bucket const& of, std::size_t place) const;
@@ -88,6 +100,7 @@ class gradient_sums {
   bool flags_on_host_;
   at::Tensor host_flags_;  ///< flags of all buckets
   parameter_list const& parameters_;
+  std::optional<gradient_shards> shards_;
   std::vector<bucket> buckets_;
   std::vector<std::size_t> bucket_index_;  ///< bucket of each parameter
   std::vector<bool> takes_part_;           ///< requires grad

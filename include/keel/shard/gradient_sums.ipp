@@ -27,12 +27,6 @@ inline std::int64_t round_up_to_line(std::int64_t elements) {
 /// Flags after the parameters' flags in the last bucket: a rank threw; a gradient changed after its bucket started.
 inline constexpr std::int64_t global_flag_count = 2;
 
-/// Returns the dtype in which a parameter's gradients are summed.
-inline at::ScalarType sum_dtype(at::Tensor const& parameter) {
-  auto const own = parameter.scalar_type();
-  return own == at::kHalf || own == at::kBFloat16 ? at::kFloat : own;
-}
-
 /// Returns the bucket size for `all` bytes of parameters: several buckets to overlap with the backward pass, but none too small.
 inline std::int64_t sum_bucket_bytes(std::int64_t all) { return std::clamp(all / 4, std::int64_t{1} << 20, bucket_bytes); }
 
@@ -70,8 +64,9 @@ class gradient_sums::ready_hook final : public torch::autograd::FunctionPostHook
   std::size_t parameter_;
 };
 
-KEEL_BODY gradient_sums::gradient_sums(world_of_ranks world, parameter_list const& parameters, bool flags_on_host)
+KEEL_BODY gradient_sums::gradient_sums(world_of_ranks world, parameter_list const& parameters, keeps which, bool flags_on_host)
     : world_(std::move(world)), flags_on_host_(flags_on_host), parameters_(parameters) {
+  if (which == keeps::shards) shards_.emplace(world_, parameters_, flags_on_host_);
   cut();
 }
 
@@ -113,9 +108,14 @@ KEEL_BODY void gradient_sums::cut() {
           one.elements += round_up_to_line(tensors[i].numel());
         }
       },
-      sum_bucket_bytes(bytes));
+      shards_ ? scatter_bucket_bytes(bytes) : sum_bucket_bytes(bytes));
   // The last bucket carries the flag for a rank that threw, so there must be one.
   if (buckets_.empty()) buckets_.emplace_back();
+  if (shards_) {
+    std::vector<std::vector<std::size_t>> which;
+    for (bucket const& one : buckets_) which.push_back(one.which);
+    shards_->cut(which, global_flag_count);
+  }
   for (std::size_t const i : all) {
     auto accumulator = torch::autograd::impl::grad_accumulator(tensors[i]);
     hooks_.emplace_back(accumulator, 0);
@@ -138,6 +138,7 @@ KEEL_BODY std::int64_t gradient_sums::prepare() {
   for (bucket const& one : buckets_) flags += static_cast<std::int64_t>(one.which.size());
   if (flags_on_host_ && (!host_flags_.defined() || host_flags_.numel() != flags)) host_flags_ = at::zeros({flags}, at::kFloat);
   flags = 0;
+  if (shards_) shards_->prepare();
   for (bucket& one : buckets_) {
     one.missing = one.which.size();
     one.pending.reset();
@@ -150,6 +151,11 @@ KEEL_BODY std::int64_t gradient_sums::prepare() {
     bool const is_last = &one == &buckets_.back();
     std::int64_t const own = static_cast<std::int64_t>(one.which.size()) + (is_last ? global_flag_count : 0);
     std::int64_t const length = one.elements + (flags_on_host_ ? 0 : own);
+    if (shards_) {
+      if (flags_on_host_) one.flags = host_flags_.narrow(0, flags, own);
+      flags += own;
+      continue;
+    }
     // Do not reuse the memory while the program still holds gradients of the last update, which are views of it.
     if (!one.sum.defined() || one.sum.device() != options.device() || one.sum.storage().use_count() > 1)
       one.sum = at::zeros({length}, options);
@@ -202,6 +208,7 @@ KEEL_BODY gradient_sums::gradient_mark gradient_sums::gradient_version_of(std::s
 }
 
 KEEL_BODY bool gradient_sums::has_late_gradient(std::size_t end) const {
+  if (shards_) return shards_->has_late_gradient(end);
   for (std::size_t number = 0; number < end; ++number) {
     for (std::size_t const i : buckets_[number].which) {
       if (gradient_version_of(i) != gradient_marks_[i]) return true;
@@ -216,7 +223,7 @@ KEEL_BODY at::Tensor gradient_sums::elements_of(bucket const& of, std::size_t pl
   return of.sum.narrow(0, of.begins[place], like.numel()).view(like.sizes());
 }
 
-KEEL_BODY void gradient_sums::fill(bucket& of, double relative, bool threw) {
+KEEL_BODY std::vector<double> gradient_sums::fill(bucket& of, double relative, bool threw) {
   at::NoGradGuard const no_grad;
   std::vector<double> flags(of.which.size(), 0.0);
   for (std::size_t place = 0; place < of.which.size(); ++place) {
@@ -232,24 +239,37 @@ KEEL_BODY void gradient_sums::fill(bucket& of, double relative, bool threw) {
     }
   }
   if (relative != 1.0) of.sum.narrow(0, 0, of.elements).mul_(relative);
-  if (&of == &buckets_.back()) {
-    flags.push_back(threw ? 1.0 : 0.0);
-    flags.push_back(has_late_gradient(buckets_.size() - 1) ? 1.0 : 0.0);
-  }
-  write_flags(of.flags, flags);
+  return flags;
 }
 
-KEEL_BODY void gradient_sums::begin(std::size_t number, double relative, bool threw) {
-  bucket& one = buckets_[number];
-  fill(one, relative, threw);
+template <class Call>
+void gradient_sums::note_failed_collective(Call const& call) {
   try {
-    if (one.sum.numel() > 0) one.pending = begin_all_reduce(world_, one.sum);
+    call();
   } catch (...) {
     // Kept, so that a later finish() rethrows it.
     failed_ = std::current_exception();
     has_failed_collective_ = true;
     throw;
   }
+}
+
+KEEL_BODY void gradient_sums::begin(std::size_t number, double relative, bool threw) {
+  bucket& one = buckets_[number];
+  if (shards_) note_failed_collective([&] { shards_->free_buffers(number); });
+  std::vector<double> flags = shards_ ? shards_->fill(number, relative, threw) : fill(one, relative, threw);
+  if (&one == &buckets_.back()) {
+    flags.push_back(threw ? 1.0 : 0.0);
+    flags.push_back(has_late_gradient(buckets_.size() - 1) ? 1.0 : 0.0);
+  }
+  if (one.flags.defined()) write_flags(one.flags, flags);
+  note_failed_collective([&] {
+    if (shards_) {
+      shards_->begin(number, flags);
+    } else if (one.sum.numel() > 0) {
+      one.pending = begin_all_reduce(world_, one.sum);
+    }
+  });
 }
 
 /// Starts a bucket even if filling it fails on this rank, with the failure flag set, because the other ranks are in the same collective.
@@ -263,23 +283,32 @@ KEEL_BODY void gradient_sums::begin_even_if_failed(std::size_t number, double re
   }
 }
 
-KEEL_BODY void gradient_sums::assign_sums(bucket const& of) {
-  auto const has = read_flags(of.flags);
+KEEL_BODY std::vector<bool> gradient_sums::flags_of(std::size_t number) const {
+  if (!shards_ || flags_on_host_) return read_flags(buckets_[number].flags);
+  std::vector<bool> found;
+  for (double const flag : shards_->flags(number)) found.push_back(flag != 0.0);
+  return found;
+}
+
+KEEL_BODY void gradient_sums::assign_sums(std::size_t number) {
+  bucket const& of = buckets_[number];
+  auto const has = flags_of(number);
   for (std::size_t place = 0; place < of.which.size(); ++place) {
-    // variable_data() is not a view for autograd; zero_grad() rejects views.
-    if (has[place]) parameters_.tensors[of.which[place]].mutable_grad() = elements_of(of, place).variable_data();
+    if (!has[place]) continue;
+    if (shards_) {
+      shards_->set_has_gradient(of.which[place]);
+    } else {
+      // variable_data() is not a view for autograd; zero_grad() rejects views.
+      parameters_.tensors[of.which[place]].mutable_grad() = elements_of(of, place).variable_data();
+    }
   }
 }
 
 KEEL_BODY void gradient_sums::wait() {
-  try {
+  note_failed_collective([&] {
     if (flags_on_host_) all_reduce(world_, host_flags_);
-  } catch (...) {
-    // Kept, so that a later finish() rethrows it.
-    failed_ = std::current_exception();
-    has_failed_collective_ = true;
-    throw;
-  }
+    if (shards_) shards_->finish();
+  });
   for (bucket& one : buckets_) {
     if (one.pending) std::exchange(one.pending, nullptr)->wait();
   }
@@ -291,15 +320,16 @@ KEEL_BODY bool gradient_sums::finish(double relative, bool threw) {
   at::NoGradGuard const no_grad;
   for (; begun_ < buckets_.size(); ++begun_) begin_even_if_failed(begun_, relative, threw);
   wait();
-  at::Tensor const& last = buckets_.back().flags;
-  auto const said = [&] { return read_flags(last.narrow(0, last.numel() - global_flag_count, global_flag_count)); };
-  if (said()[0]) return false;
-  if (said()[1]) {
+  std::size_t const last = buckets_.size() - 1;
+  auto const has_global_flag = [&](std::size_t number) { return flags_of(last)[buckets_[last].which.size() + number]; };
+  if (has_global_flag(0)) return false;
+  if (has_global_flag(1)) {
+    // All of the sums again, or, of shards, what they lack.
     for (std::size_t number = 0; number < buckets_.size(); ++number) begin_even_if_failed(number, relative, false);
     wait();
-    if (said()[0]) return false;
+    if (has_global_flag(0)) return false;
   }
-  for (bucket const& one : buckets_) assign_sums(one);
+  for (std::size_t number = 0; number < buckets_.size(); ++number) assign_sums(number);
   return true;
 }
 

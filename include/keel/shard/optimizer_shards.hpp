@@ -16,20 +16,11 @@
 #include <keel/checkpoint/tensor_map.hpp>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/core/parameters.hpp>
+#include <keel/shard/shard_range.hpp>
 #include <string>
 #include <vector>
 
 namespace keel::detail::inline KEEL_MODE {
-
-/// A range of a tensor's elements, in memory order.
-struct element_range {
-  std::int64_t begin = 0;
-  std::int64_t count = 0;
-};
-
-/// Returns the shard of a rank in the `index`-th parameter, which has `elements` elements. Shards are aligned to cache lines, so that
-/// vectorized loops round each element as in the full tensor. The remainder goes to a different rank for each parameter.
-element_range compute_shard_range(std::int64_t elements, std::size_t index, int rank, int size);
 
 class optimizer_shards {
  public:
@@ -54,6 +45,13 @@ class optimizer_shards {
    private:
     optimizer_shards* shards_;
   };
+
+  /// Sets the gradients of the shards, in their order; the next update uses these. Undefined for a parameter without a gradient.
+  void set_gradients(std::vector<at::Tensor> const& gradients);
+  /// Forgets the gradients that set_gradients() has set.
+  void clear_gradients();
+  /// The shards, of one dimension, with these gradients.
+  std::vector<at::Tensor> const& tensors() const { return pieces_; }
 
   /// Throws error (E11) unless the parameter's memory is dense.
   static void require_dense_memory(at::Tensor const& parameter, std::string const& name);
@@ -94,6 +92,9 @@ class optimizer_shards {
   /// rank.
   template <class Use>
   void for_each_gathered(Use const& use) const;
+  bool has_gradient(parameter_shard const& of) const {
+    return (has_own_gradients_ ? of.piece : of.parameter).grad().defined();
+  }
   element_range range_of(std::size_t index, int rank) const;
   gather_buffers& buffers_on(c10::Device device);
   parameter_shard make_shard(at::Tensor const& parameter, std::size_t index) const;
@@ -107,12 +108,16 @@ class optimizer_shards {
   static bool is_cut(parameter_shard const& of, at::Tensor const& tensor);
   static at::Tensor copy_own_shard(parameter_shard const& of, at::Tensor const& whole);
   void swap();
-  void set_gradients();
+  /// Points each shard to the present memory of its parameter.
+  void follow_memory();
+  void view_gradients();
 
   world_of_ranks world_;
   torch::optim::Optimizer& optimizer_;
   parameter_list const& parameters_;
   std::vector<parameter_shard> shards_;                  ///< in the order of the parameters
+  std::vector<at::Tensor> pieces_;                       ///< those of shards_
+  bool has_own_gradients_ = false;                       ///< set_gradients() has set gradients of the shards
   std::vector<std::vector<at::Tensor>> swapped_params_;  ///< per group: the pieces, or the parameters during a scope
   std::vector<gather_buffers> device_buffers_;
   int depth_ = 0;

@@ -5,7 +5,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -23,23 +22,6 @@
 #include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
-
-inline constexpr std::int64_t cache_line_elements = 64;
-
-/// Returns the elements in the memory order of `like`, in one dimension: a view if the strides are equal, else a copy.
-inline at::Tensor in_memory_order(at::Tensor const& tensor, at::Tensor const& like) {
-  at::Tensor same = tensor;
-  if (tensor.strides() != like.strides())
-    same = at::empty_strided(like.sizes(), like.strides(), tensor.options().requires_grad(false)).copy_(tensor);
-  return same.as_strided({same.numel()}, {1}, same.storage_offset());
-}
-
-KEEL_BODY element_range compute_shard_range(std::int64_t elements, std::size_t index, int rank, int size) {
-  std::int64_t const lines = (elements + cache_line_elements - 1) / cache_line_elements;
-  std::int64_t const part = (rank + static_cast<std::int64_t>(index % static_cast<std::size_t>(size))) % size;
-  auto const begin_of = [&](std::int64_t at) { return std::min(elements, lines * at / size * cache_line_elements); };
-  return {begin_of(part), begin_of(part + 1) - begin_of(part)};
-}
 
 KEEL_BODY optimizer_shards::optimizer_shards(world_of_ranks world, torch::optim::Optimizer& optimizer,
                                              parameter_list const& parameters)
@@ -103,6 +85,8 @@ KEEL_BODY void optimizer_shards::parameters_changed() {
     if (found != before.end()) before.erase(found);
   }
   for (parameter_shard const& one : before) forget(one);
+  pieces_.clear();
+  for (parameter_shard const& one : shards_) pieces_.push_back(one.piece);
   swapped_params_.clear();
   std::size_t index = 0;
   for (auto const& group : optimizer_.param_groups()) {
@@ -116,12 +100,30 @@ KEEL_BODY void optimizer_shards::swap() {
   for (std::size_t i = 0; i < groups.size(); ++i) std::swap(groups[i].params(), swapped_params_[i]);
 }
 
-KEEL_BODY void optimizer_shards::set_gradients() {
+KEEL_BODY void optimizer_shards::follow_memory() {
   at::NoGradGuard const no_grad;
   for (parameter_shard& one : shards_) {
     at::Tensor const local = in_memory_order(one.parameter.detach(), one.parameter).narrow(0, one.range.begin, one.range.count);
     // The parameter's memory was replaced.
     if (one.range.count > 0 && one.piece.data_ptr() != local.data_ptr()) one.piece.set_data(local);
+  }
+}
+
+KEEL_BODY void optimizer_shards::set_gradients(std::vector<at::Tensor> const& gradients) {
+  follow_memory();
+  for (std::size_t i = 0; i < shards_.size(); ++i) shards_[i].piece.mutable_grad() = gradients[i];
+  has_own_gradients_ = true;
+}
+
+KEEL_BODY void optimizer_shards::clear_gradients() {
+  if (!std::exchange(has_own_gradients_, false)) return;
+  for (parameter_shard& one : shards_) one.piece.mutable_grad() = at::Tensor();
+}
+
+KEEL_BODY void optimizer_shards::view_gradients() {
+  follow_memory();
+  at::NoGradGuard const no_grad;
+  for (parameter_shard& one : shards_) {
     at::Tensor const& gradient = one.parameter.grad();
     one.piece.mutable_grad() = gradient.defined()
                                    ? in_memory_order(gradient, one.parameter).narrow(0, one.range.begin, one.range.count)
@@ -131,13 +133,14 @@ KEEL_BODY void optimizer_shards::set_gradients() {
 
 KEEL_BODY optimizer_shards::scope::scope(optimizer_shards* shards, gradients which) : shards_(shards) {
   if (shards_ == nullptr) return;
-  if (which == gradients::with) shards_->set_gradients();
+  if (which == gradients::with && !shards_->has_own_gradients_) shards_->view_gradients();
   if (shards_->depth_++ == 0) shards_->swap();
 }
 
 KEEL_BODY optimizer_shards::scope::~scope() {
   if (shards_ == nullptr || --shards_->depth_ > 0) return;
   shards_->swap();
+  if (shards_->has_own_gradients_) return;
   // The views keep the memory of full gradients alive.
   for (parameter_shard& one : shards_->shards_) one.piece.mutable_grad() = at::Tensor();
 }
@@ -146,7 +149,7 @@ template <class Use>
 void optimizer_shards::for_each_gathered(Use const& use) const {
   std::vector<std::size_t> updated;
   for (std::size_t i = 0; i < shards_.size(); ++i) {
-    if (shards_[i].parameter.grad().defined()) updated.push_back(i);
+    if (has_gradient(shards_[i])) updated.push_back(i);
   }
   auto const parameter_of = [this](std::size_t i) -> at::Tensor const& { return shards_[i].parameter; };
   for_each_bucket(updated, parameter_of, [&](std::vector<std::size_t> const& bucket) {
@@ -214,7 +217,7 @@ KEEL_BODY void optimizer_shards::gather_parameters() {
   });
   // The optimizer bumped the version of parameters in which this rank has a shard; bump those of the others.
   for (parameter_shard const& one : shards_) {
-    if (one.parameter.grad().defined() && one.range.count == 0) one.parameter.unsafeGetTensorImpl()->bump_version();
+    if (has_gradient(one) && one.range.count == 0) one.parameter.unsafeGetTensorImpl()->bump_version();
   }
 }
 

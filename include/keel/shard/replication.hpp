@@ -1,7 +1,7 @@
-// Data-parallel training: shard::replicate (full replicas) and shard::zero<1> (optimizer state sharded, see optimizer_shards.hpp). Once per
-// update the ranks exchange one packed control message and all-reduce the gradients. No rank skips a collective alone: a rank that throws
-// still takes part and reports its failure. So does a rank whose loss is not finite, whose data has ended, or that is requested to stop or
-// save.
+// Data-parallel training: shard::replicate (full replicas), shard::zero<1> (optimizer state sharded, see optimizer_shards.hpp) and zero<2>
+// (gradients sharded too, see gradient_shards.hpp). Once per update, or per micro-batch under zero<2>, the ranks exchange one packed
+// control message and sum the gradients. No rank skips a collective alone: a rank that throws still takes part and reports its failure. So
+// does a rank whose loss is not finite, whose data has ended, or that is requested to stop or save.
 // If the loss is known before the last backward pass of an update, or stays on the device that decides, the exchange and the all-reduce
 // overlap that pass (gradient_sums.hpp). Otherwise both follow it.
 // Buffers, such as batch norm's statistics, are broadcast from rank 0 at the end of each update.
@@ -22,6 +22,7 @@
 #include <keel/core/error.hpp>
 #include <keel/core/out_of_memory.hpp>
 #include <keel/core/parameters.hpp>
+#include <keel/gradients/gradient_norm.hpp>
 #include <keel/shard/gradient_sums.hpp>
 #include <keel/shard/optimizer_shards.hpp>
 #include <keel/shard/packed_agreement.hpp>
@@ -30,6 +31,7 @@
 #include <keel/shard/shared_buffers.hpp>
 #include <keel/shard/straggler_watch.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -119,14 +121,26 @@ class replication final : public rank_requests {
   void sum_gradients();
   /// Throws error (E11) for a sparse gradient, before anything is summed.
   static void require_dense(parameter_list const& parameters);
-  /// The shards of shard::zero<1>; null if the optimizer state is not sharded.
+  /// True under shard::zero<2>: the ranks agree on each micro-batch and sum its gradients, of which each keeps its shards.
+  bool shards_gradients() const { return sums_ && sums_->shards() != nullptr; }
+  /// Call when an update begins, before its first micro-batch: forgets the gradients of the last one.
+  void begin_update();
+  /// True if a gradient of this rank was sent since the update began.
+  bool has_sent_gradients() const { return shards_gradients() && sums_->shards()->has_sent(); }
+  /// Returns the shards of the parameters with the summed gradients; call under zero<2>, after the last sum_gradients() of an update.
+  std::span<at::Tensor const> gradient_shards();
+  /// Combines the measures of all ranks' shards into that of whole gradients. Collective.
+  void combine(gradient_measure& of_shards) const;
+  /// The shards of the optimizer state; null if it is not sharded.
   optimizer_shards* shards() { return shards_ ? &*shards_ : nullptr; }
+  optimizer_shards const* shards() const { return shards_ ? &*shards_ : nullptr; }
   /// Throws error (E11) if one of these tensors cannot be sharded. Call before they are unfrozen; changes nothing.
   void require_trainable(std::vector<at::Tensor> const& which) const {
     for (std::size_t i = 0; shards_ && i < which.size(); ++i)
       optimizer_shards::require_dense_memory(which[i], "number " + std::to_string(i) + " of those to unfreeze");
   }
   void parameters_changed() {
+    if (shards_) shards_->clear_gradients();
     if (sums_) sums_->parameters_changed();
     if (shards_) shards_->parameters_changed();
   }
@@ -233,6 +247,7 @@ class replication final : public rank_requests {
   bool is_exchanging_ = false;                    ///< an exchange has begun
   bool has_pending_sums_ = false;                 ///< the others are in the gradient sums, or will start them
   double factor_ = 1.0;                           ///< factor of this rank's gradients in the sums
+  double unit_ = 0.0;                             ///< unit of the weights in the open update; 0: no rank has one yet
   std::vector<torch::nn::Module const*> models_;  ///< models with shared buffers
   shared_buffers buffers_;
   bool thrashes_ = false;

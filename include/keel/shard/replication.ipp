@@ -10,6 +10,7 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <cmath>
 #include <keel/checkpoint/optimizer_state.hpp>
 #include <keel/collective/broadcast_string.hpp>
 #include <keel/collective/collectives.hpp>
@@ -18,6 +19,7 @@
 #include <keel/core/out_of_memory.hpp>
 #include <keel/core/version.hpp>
 #include <keel/shard/replication.hpp>
+#include <limits>
 #include <typeinfo>
 #include <utility>
 #include <vector>
@@ -139,8 +141,66 @@ KEEL_BODY void replication::begin(config const& recipe, parameter_list const& pa
   for (at::Tensor const& one : parameters.tensors) broadcast(world_, one);
   for (at::Tensor const& one : model.buffers()) broadcast(world_, one);
   numbers_.emplace(world_, "an update");
-  sums_.emplace(world_, parameters, on_device);
-  if (recipe.shard.stage == 1) shards_.emplace(world_, optimizer, parameters);
+  auto const kept = recipe.shard.stage >= 2 ? gradient_sums::keeps::shards : gradient_sums::keeps::all;
+  sums_.emplace(world_, parameters, kept, on_device);
+  if (recipe.shard.stage >= 1) shards_.emplace(world_, optimizer, parameters);
+}
+
+KEEL_BODY void replication::begin_update() {
+  unit_ = 0.0;
+  if (!shards_gradients()) return;
+  sums().shards()->reset();
+  shards_->clear_gradients();
+}
+
+KEEL_BODY std::span<at::Tensor const> replication::gradient_shards() {
+  std::vector<at::Tensor> gradients;
+  gradients.reserve(parameters_->tensors.size());
+  for (std::size_t i = 0; i < parameters_->tensors.size(); ++i) gradients.push_back(sums().shards()->sum(i));
+  shards_->set_gradients(gradients);
+  return shards_->tensors();
+}
+
+KEEL_BODY void replication::combine(gradient_measure& of_shards) const {
+  auto const count = static_cast<std::int64_t>(of_shards.squares.size());
+  at::Tensor const local = at::zeros({count + 2}, at::kDouble);
+  double* const values = local.data_ptr<double>();
+  std::copy(of_shards.squares.begin(), of_shards.squares.end(), values);
+  values[count] = of_shards.unit;
+  values[count + 1] = static_cast<double>(of_shards.first_nonfinite);
+  at::Tensor const all = all_gather(world_, local);
+  gradient_measure whole;
+  whole.squares.resize(of_shards.squares.size());
+  auto const of = [&](int rank) { return all.data_ptr<double>() + rank * (count + 2); };
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    whole.unit = std::max(whole.unit, of(rank)[count]);
+    auto const bad = static_cast<std::int64_t>(of(rank)[count + 1]);
+    if (bad >= 0 && (whole.first_nonfinite < 0 || bad < whole.first_nonfinite)) whole.first_nonfinite = bad;
+  }
+  auto const add_up = [&] {
+    double total = 0.0;
+    std::fill(whole.squares.begin(), whole.squares.end(), 0.0);
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      double const relative = of(rank)[count] / whole.unit;
+      for (std::int64_t i = 0; i < count; ++i) {
+        double const square = of(rank)[i] * relative * relative;
+        whole.squares[static_cast<std::size_t>(i)] += square;
+        total += square;
+      }
+    }
+    whole.norm = whole.unit * std::sqrt(total);
+  };
+  add_up();
+  if (whole.first_nonfinite >= 0) {
+    whole.norm = std::numeric_limits<double>::quiet_NaN();
+  } else if (!std::isfinite(whole.norm)) {
+    // The squares of one rank fit into a double, and those of all do not.
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      for (std::int64_t i = 0; i < count; ++i) whole.unit = std::max(whole.unit, of(rank)[count] * std::sqrt(of(rank)[i]));
+    }
+    add_up();
+  }
+  of_shards = std::move(whole);
 }
 
 KEEL_BODY std::vector<double> replication::group_learning_rates() const {
@@ -188,6 +248,7 @@ KEEL_BODY void replication::begin_exchange(update_summary const& local, ending h
 KEEL_BODY update_summary replication::combine_summaries() const {
   auto const of = [this](int rank, packed_field::number what) { return numbers().of(rank, what); };
   update_summary all;
+  all.unit = unit_;
   for (int rank = 0; rank < world_.size(); ++rank) {
     if (all.first_nonfinite_rank < 0 && of(rank, packed_field::nonfinite) != 0.0) all.first_nonfinite_rank = rank;
     if (all.first_exhausted_rank < 0 && of(rank, packed_field::ended) != 0.0) all.first_exhausted_rank = rank;
@@ -300,6 +361,8 @@ KEEL_BODY update_summary replication::finish_exchange(ending how, std::string co
     throw world_error("E26", replica_mismatch_message("the parameter", parameters_->names[looked_at], other));
   }
   factor_ = relative_factor(all);
+  // Sums of earlier micro-batches are in this unit.
+  unit_ = all.unit;
   has_pending_sums_ = all.first_exhausted_rank < 0 && all.is_finite() && all.loss_weight > 0.0;
   return all;
 }

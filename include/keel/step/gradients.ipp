@@ -115,7 +115,7 @@ KEEL_BODY std::pair<double, double> gradients<stage::scaled, accumulation::parti
                                                                                                   bool is_term) const {
   if (is_term) return {values_.first_weight, 1.0};
   double const unit = values_.first_weight == 0.0 ? weight : values_.first_weight;
-  return {unit, values_.total_weight + weight / unit};
+  return {unit, values_.total_weight + (weight == 0.0 ? 0.0 : weight / unit)};
 }
 
 KEEL_BODY void gradients<stage::scaled, accumulation::partial>::add_term(at::Tensor const& loss) {
@@ -138,7 +138,8 @@ KEEL_BODY void gradients<stage::scaled, accumulation::partial>::end_manual_backw
 
 KEEL_BODY std::variant<gradients<stage::checked>, nonfinite_gradient> gradients<stage::unscaled>::check() && {
   values_.coalesce();
-  auto const measure = measure_gradients(values_.all_gradients());
+  auto measure = measure_gradients(values_.all_gradients());
+  if (values_.combine) values_.combine(measure);
   if (measure.first_nonfinite >= 0) {
     return nonfinite_gradient{static_cast<std::size_t>(measure.first_nonfinite), measure.norm};
   }

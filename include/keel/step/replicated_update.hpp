@@ -20,9 +20,11 @@ class replicated_update final : public update_strategy {
   replicated_update(update_parts& parts, host_update& host, device_update& device)
       : parts_(parts), host_(host), device_(device) {}
 
-  /// Call before the last micro-batch. The control all-reduce then overlaps its backward pass, if the host knows the loss before that pass
-  /// or does not need it.
+  /// Call before a micro-batch after which gradients are summed. The control message then overlaps its backward pass, if the host knows
+  /// the loss before that pass or does not need it.
   void agree_in_backward();
+  /// Under shard::zero<2>, call after every micro-batch but the last: sums its gradients.
+  void end_micro_batch();
   update_decision decide() override;
   void apply(update_decision& decision) override;
 
@@ -49,7 +51,10 @@ class replicated_update final : public update_strategy {
   /// Summarizes this rank's update. `loss`: this rank's loss, if its host knows it.
   update_summary make_update_summary(double loss, double loss_weight, double unit, double weight) const;
   void begin_agreement(loss_accumulator const& tally, double weight);
-  agreement agree();
+  /// `complete`: all micro-batches are done.
+  agreement agree(bool complete);
+  /// Sums the gradients, if the losses of all ranks are finite and count.
+  void sum_gradients(update_summary const& all);
   /// Sets the reason to skip, the same on all ranks.
   void skip(update_decision& decision, agreement const& of_ranks) const;
   /// Pre-allocates the tensors for the all-reduces of the losses on devices: running out of memory between two of them would leave the

@@ -33,10 +33,10 @@ KEEL_BODY void replicated_update::agree_in_backward() {
 }
 
 KEEL_BODY update_decision replicated_update::decide() {
-  agreement of_ranks = agree();
+  agreement of_ranks = agree(true);
   update_summary const& all = of_ranks.all;
   bool const counts = all.loss_weight > 0.0;
-  if (counts && all.is_finite()) abort_peers_on_exception([&] { parts_.ranks.sum_gradients(); });
+  sum_gradients(all);
   require_declared_update(parts_.present().accumulate, parts_.micro_batches, all.rows, parts_.is_first());
   update_decision decision{{parts_.scaler.factor(), 0.0, all.tokens, all.rows, on_device()}};
   decision.facts.parts = sums().parts;
@@ -49,6 +49,9 @@ KEEL_BODY update_decision replicated_update::decide() {
   // NOLINTBEGIN(bugprone-unchecked-optional-access): the loss of this rank is finite too
   // In a sum each micro-batch is one term; a rank of weight zero has none.
   of_ranks.whole->set_total_weight(is_sum() ? 1.0 : all.weight);
+  if (parts_.ranks.shards_gradients())
+    of_ranks.whole->use_shards(parts_.ranks.gradient_shards(),
+                               [this](gradient_measure& of_shards) { parts_.ranks.combine(of_shards); });
   if (on_device()) {
     notify_before_gather([&] {
       at::Tensor const loss = loss_on_device(decision.facts, of_ranks);
@@ -68,6 +71,15 @@ KEEL_BODY update_decision replicated_update::decide() {
   });
   // NOLINTEND(bugprone-unchecked-optional-access)
   return decision;
+}
+
+KEEL_BODY void replicated_update::end_micro_batch() {
+  sum_gradients(agree(false).all);
+  parts_.pass.gradients_sent();
+}
+
+KEEL_BODY void replicated_update::sum_gradients(update_summary const& all) {
+  if (all.loss_weight > 0.0 && all.is_finite()) abort_peers_on_exception([this] { parts_.ranks.sum_gradients(); });
 }
 
 KEEL_BODY void replicated_update::apply(update_decision& decision) {
@@ -101,7 +113,7 @@ KEEL_BODY void replicated_update::begin_agreement(loss_accumulator const& tally,
   if (std::isfinite(loss.mean())) parts_.ranks.begin_agreement(make_update_summary(loss.mean(), loss.weight, unit, total));
 }
 
-KEEL_BODY replicated_update::agreement replicated_update::agree() {
+KEEL_BODY replicated_update::agreement replicated_update::agree(bool complete) {
   agreement of_ranks;
   if (has_nonfinite_loss()) {
     update_summary lost = make_update_summary(0.0, sums().loss.weight, 0.0, 0.0);
@@ -120,8 +132,13 @@ KEEL_BODY replicated_update::agreement replicated_update::agree() {
     }
   }
   replication::require_dense(parts_.parameters);
+  if (!complete) {
+    auto const [unit, weight] = parts_.pass.weights_with(0.0);
+    of_ranks.all = parts_.ranks.agree(make_update_summary(loss, sums().loss.weight, unit, weight));
+    return of_ranks;
+  }
   if (on_device() && parts_.ranks.is_shared()) prepare_losses(of_ranks);
-  auto const& whole = of_ranks.whole.emplace(parts_.pass.complete());
+  auto const& whole = of_ranks.whole.emplace(parts_.pass.complete(parts_.ranks.has_sent_gradients()));
   of_ranks.all = parts_.ranks.agree(make_update_summary(loss, sums().loss.weight, whole.unit(), whole.weight()));
   return of_ranks;
 }

@@ -133,6 +133,7 @@ KEEL_BODY step_outcome step_engine::end_manual_backward(weighted_loss const& los
     require_declared_rows(parts_.present().accumulate, rows);
     observe_end(parts_.pass.end_manual_backward(loss, rows, tokens), parts_.micro_batches);
     ++parts_.micro_batches;
+    if (parts_.ranks.shards_gradients() && parts_.micro_batches < parts_.present().accumulate.count) replicated_.end_micro_batch();
     return advance(parts_.micro_batches == parts_.present().accumulate.count, [] {});
   });
 }
@@ -187,6 +188,8 @@ KEEL_BODY void step_engine::begin() {
 
 KEEL_BODY bool step_engine::can_decide_on_device() const {
   if (needs_materialized_gradients(parts_.present().clip)) return false;
+  // The measure of shards is combined on the hosts.
+  if (parts_.ranks.shards_gradients()) return false;
   // By the time a deferred result is read, the next forward pass has changed the buffers.
   if (parts_.average && parts_.recipe().ema.buffers) return false;
   // The host restores the program's state, so it needs the decision immediately.
@@ -196,6 +199,7 @@ KEEL_BODY bool step_engine::can_decide_on_device() const {
 }
 
 KEEL_BODY void step_engine::open_update() {
+  parts_.ranks.begin_update();
   if (!parts_.pending && parts_.average) parts_.average->begin();
   bool const is_dynamic = parts_.recipe().loss_scale.kind == loss_scale::kind::dynamic;
   if (parts_.decides_on_device && !parts_.scale_on_device && is_dynamic)
@@ -209,8 +213,10 @@ KEEL_BODY void step_engine::open_update() {
 
 KEEL_BODY void step_engine::run(any_micro_batch& batch, std::int64_t index) {
   parts_.observer->observe(event::micro_batch_begin{parts_.begun(), index});
-  if (parts_.ranks.is_shared() && index + 1 == parts_.present().accumulate.count) replicated_.agree_in_backward();
+  bool const is_last = index + 1 == parts_.present().accumulate.count;
+  if (parts_.ranks.is_shared() && (is_last || parts_.ranks.shards_gradients())) replicated_.agree_in_backward();
   observe_end(parts_.pass.run(batch, relief()), index);
+  if (!is_last && parts_.ranks.shards_gradients()) replicated_.end_micro_batch();
 }
 
 KEEL_BODY void step_engine::observe_end(loss_accumulator const& tally, std::int64_t index) {
@@ -280,7 +286,8 @@ KEEL_BODY std::optional<step_outcome> step_engine::attempt_update(bool complete,
     parts_.ranks.begin_call();
     attempt();
   };
-  return replay_.retry_on_out_of_memory(parts_.ranks, complete, attempt_again, next);
+  // Ranks that meet after each micro-batch recover after each.
+  return replay_.retry_on_out_of_memory(parts_.ranks, complete || parts_.ranks.shards_gradients(), attempt_again, next);
 }
 
 KEEL_BODY void step_engine::relieve_allocator() {

@@ -33,7 +33,7 @@ struct micro_batch_end {
   double weight;             ///< its weight in the update
 };
 /// The update's gradients are complete, unscaled and finite, but not clipped. Read them from `parameters[i].grad()`; only a clip policy
-/// may change them.
+/// may change them. Under shard::zero<2> these are this rank's shards, of one dimension.
 struct gradients_ready {
   std::int64_t update;                     ///< updates applied so far
   double norm;                             ///< joint L2 norm

@@ -86,7 +86,10 @@ class update_pass {
   void close();
   /// Returns the accumulated gradients after the last micro-batch. Throws interference_error (E19) if the program changed a gradient or a
   /// parameter since then, and data_error (E07) if no parameter has a gradient.
-  gradients<stage::scaled> complete();
+  /// `has_sent`: gradients of this update were sent to other ranks and released. Throws data_error (E07) if there was none.
+  gradients<stage::scaled> complete(bool has_sent = false);
+  /// Call when gradients were sent and released between two micro-batches.
+  void gradients_sent() { capture_marks(); }
 
   /// Runs forward and backward of one micro-batch, split and shortened as `relief` requires. Returns its loss and weight. Throws
   /// interference_error (E19) if the program changed a gradient or a parameter since the previous micro-batch.

@@ -100,9 +100,9 @@ KEEL_BODY void update_pass::close() {
   before_backward_ = nullptr;
 }
 
-KEEL_BODY gradients<stage::scaled> update_pass::complete() {
+KEEL_BODY gradients<stage::scaled> update_pass::complete(bool has_sent) {
   watch_.require_unchanged();
-  if (!has_zero_weight() && !has_gradients()) {
+  if (!has_zero_weight() && !has_sent && !has_gradients()) {
     throw data_error("E07",
                      "the loss does not depend on any parameter of the optimizer, so nothing would be trained. Compute it from "
                      "this model's output, and build the optimizer from this model's parameters.");

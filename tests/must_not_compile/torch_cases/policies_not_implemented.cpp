@@ -23,7 +23,7 @@ using beats = keel::timeout::none;
 using has_grace = keel::timeout::none;
 struct goes_back : keel::recipe<keel::nonfinite::skip<10>> {};
 #else
-using shards = keel::shard::zero<2>;
+using shards = keel::shard::zero<3>;
 using watches = keel::health::sft;
 using watches_rewards = keel::health::grpo;
 using looks = keel::batch_guard::check<>;
