@@ -22,6 +22,8 @@ class gradient_shards {
   /// `parameters` must outlive this object. `flags_on_host`: flags are not sent with the buckets.
   gradient_shards(world_of_ranks world, parameter_list const& parameters, bool flags_on_host);
 
+  /// Call before cut() after the list of parameters changed, between updates: forgets the sums.
+  void parameters_changed();
   /// Sets the buckets: the indices of the parameters of each. The last one also carries `more_flags` flags.
   void cut(std::vector<std::vector<std::size_t>> const& buckets, std::size_t more_flags);
   /// Allocates what sending a micro-batch needs.

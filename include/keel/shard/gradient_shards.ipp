@@ -54,9 +54,16 @@ KEEL_BODY void gradient_shards::cut(std::vector<std::vector<std::size_t>> const&
     buffer_pair& pair = buffers_[one.buffers];
     pair.bytes = std::max(pair.bytes, columns * world_.size() * size);
   }
-  sums_.assign(tensors.size(), at::Tensor());
-  is_begun_.assign(tensors.size(), false);
-  has_gradient_.assign(tensors.size(), false);
+  // Kept where parameters were only frozen: an open update has sums of earlier micro-batches.
+  sums_.resize(tensors.size());
+  is_begun_.resize(tensors.size(), false);
+  has_gradient_.resize(tensors.size(), false);
+}
+
+KEEL_BODY void gradient_shards::parameters_changed() {
+  sums_.clear();
+  is_begun_.clear();
+  has_gradient_.clear();
 }
 
 KEEL_BODY void gradient_shards::prepare() {

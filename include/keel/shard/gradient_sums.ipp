@@ -74,7 +74,10 @@ KEEL_BODY gradient_sums::~gradient_sums() {
   for (auto const& [accumulator, key] : hooks_) accumulator->del_post_hook(key);
 }
 
-KEEL_BODY void gradient_sums::parameters_changed() { cut(); }
+KEEL_BODY void gradient_sums::parameters_changed() {
+  if (shards_) shards_->parameters_changed();
+  cut();
+}
 
 KEEL_BODY void gradient_sums::cut() {
   auto const& tensors = parameters_.tensors;
