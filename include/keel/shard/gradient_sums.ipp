@@ -324,7 +324,7 @@ KEEL_BODY bool gradient_sums::finish(double relative, bool threw) {
   for (; begun_ < buckets_.size(); ++begun_) begin_even_if_failed(begun_, relative, threw);
   wait();
   std::size_t const last = buckets_.size() - 1;
-  auto const has_global_flag = [&](std::size_t number) { return flags_of(last)[buckets_[last].which.size() + number]; };
+  auto const has_global_flag = [&](std::size_t number) -> bool { return flags_of(last)[buckets_[last].which.size() + number]; };
   if (has_global_flag(0)) return false;
   if (has_global_flag(1)) {
     // All of the sums again, or, of shards, what they lack.
