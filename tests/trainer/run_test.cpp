@@ -603,3 +603,31 @@ TEST_CASE("a run drops the bad rows of a batch before its parts see it, and trai
   };
   CHECK(same_bits(train(true), train(false)));
 }
+
+TEST_CASE("an averaged evaluation of parts that train one after the other leaves their parameters as they were") {
+  scratch_directory const directory;
+  models of;
+  torch::optim::Adam another(of.generator->parameters(), torch::optim::AdamOptions(0.001));
+  keel::run<evaluates_averages> run{quiet({.run_directory = directory.path()})};
+  keel::part<averaging> first{run, "first", of.generator, *of.of_generator};
+  keel::part<averaging> second{run, "second", of.generator, another, keel::after(first)};
+  auto const loss = [&] { return of.generator->forward(noise()).square().mean(); };
+  std::vector<at::Tensor> trained, judged_last;
+  run.evaluate_on(real_data(1), [&](at::Tensor const&) {
+    judged_last = of.state();
+    return of.generator->forward(at::ones({8, 4})).square().mean();
+  });
+  for (std::int64_t i : run.iterations(8)) {
+    if (i > 0) CHECK(same_bits(trained, of.state()));
+    first.update(loss);
+    second.update(loss);
+    trained = of.state();
+  }
+  run.finish();
+  CHECK(same_bits(trained, of.state()));
+  {
+    auto const average = second.averaged();
+    CHECK(same_bits(judged_last, of.state()));
+  }
+  CHECK_NOTHROW(run.load_best());
+}

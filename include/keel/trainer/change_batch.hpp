@@ -72,7 +72,8 @@ template <class Batch>
 std::optional<Batch> drop_nonfinite_rows(Batch const& batch, c10::function_ref<void(std::int64_t, std::int64_t)> drop) {
   if constexpr (!countable_batch<Batch>) {
     return std::nullopt;  // the step rejects it (U14)
-  } else if constexpr (!writable_batch<Batch> || !std::copy_constructible<Batch> || requires { batch.granularity(); }) {
+  } else if constexpr (std::same_as<Batch, no_batch> || !writable_batch<Batch> || !std::copy_constructible<Batch> ||
+                       requires { batch.granularity(); }) {
     reject_call<rule::U60, Batch>();
   } else {
     std::int64_t const rows = batch_traits<Batch>::rows(batch);

@@ -556,7 +556,8 @@ KEEL_BODY void checkpoint_manager::apply(snapshot content, std::string const& so
   std::string const run_id = content.run;
   // Older checkpoints have no interval; the present one does not belong to them.
   progress_.record.interval = {};
-  deferred_parts_->match(content, models_.trained(), source);
+  // A replay returns to the present state, in which parts may still wait for theirs.
+  if (use == snapshot_use::resume || use == snapshot_use::roll_back) deferred_parts_->match(content, models_.trained(), source);
   models_.match_groups(content.state);
   config const present = present_config();
   apply_snapshot(std::move(content), present, models_.model(), models_.trained(), parts(), source, accepted(use));

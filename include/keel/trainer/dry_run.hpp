@@ -69,6 +69,19 @@ struct dry_run_subject {
   std::int64_t length = dry_run_length(step, loop);  ///< length of the run in updates; 0: unknown
 };
 
+/// The state of the random generators of the host and of each device on which a model of the run is.
+inline std::vector<random_snapshot> random_state_of(trained_models const& models) {
+  std::vector<random_snapshot> all;
+  std::vector<at::DeviceType> taken;
+  for (run_part const* const one : models.all()) {
+    at::DeviceType const device = one->step().parameters().device;
+    if (std::find(taken.begin(), taken.end(), device) != taken.end()) continue;
+    taken.push_back(device);
+    all.push_back(random_snapshot::take(device));
+  }
+  return all;
+}
+
 /// RAII: saves the state of all models of a run, of one optimizer, of the program and of the random generators, and restores it on
 /// destruction.
 class saved_state {
@@ -76,10 +89,10 @@ class saved_state {
   explicit saved_state(dry_run_subject const& of)
       : optimizer_(of.step.optimizer()),
         program_(of.loop.checkpoints().registered()),
-        registered_(program_.take()),
-        modes_(of.loop.models().model()),
+        registered_(program_.capture_all()),
+        modes_(std::in_place, of.loop.models().model()),
         buffers_(of.loop.models().model()),
-        random_(random_snapshot::take(of.step.parameters().device)),
+        random_(random_state_of(of.loop.models())),
         gradients_(of.loop.models().model().parameters()) {
     at::NoGradGuard no_grad;
     buffers_.take();
@@ -95,22 +108,24 @@ class saved_state {
   saved_state& operator=(saved_state const&) = delete;
   ~saved_state() {
     at::NoGradGuard no_grad;
+    // First, because a module's train() may change its parameters.
+    modes_.reset();
     for (std::size_t i = 0; i < live_.size(); ++i) live_[i].copy_(copies_[i]);
     buffers_.restore();
-    program_.restore(registered_);
+    program_.restore_all(registered_);
     optimizer_.state() = std::move(state_);
     if (engine_) engine_();
     for (std::size_t i = 0; i < rates_.size(); ++i) optimizer_.param_groups()[i].options().set_lr(rates_[i]);
-    random_.restore();
+    for (random_snapshot const& one : random_) one.restore();
   }
 
  private:
   torch::optim::Optimizer& optimizer_;
   program_state& program_;
   std::vector<field_copies> registered_;
-  mode_scope modes_;
+  std::optional<mode_scope> modes_;
   buffer_snapshot buffers_;
-  random_snapshot random_;
+  std::vector<random_snapshot> random_;
   saved_gradients gradients_;
   std::vector<at::Tensor> live_;
   std::vector<at::Tensor> copies_;

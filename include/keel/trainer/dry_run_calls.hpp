@@ -45,8 +45,8 @@ namespace keel::inline KEEL_MODE {
 
 /// Dry runs, preflight and replays, which keel::trainer and keel::part inherit. Afterwards the run is unchanged: the models, optimizers and
 /// registered state of all parts, random numbers, counters and files. All throw error (E12) while any model of the run has an open update.
-/// `loss_of` as for an update.
-template <class Step>
+/// `loss_of` as for an update. `Owner` derives from this class, and its member dry_run_subject() returns what its dry runs work on.
+template <class Owner, class Step>
 class dry_run_calls {
  public:
   /// Trains with learning rates from low to high and reports how the loss responds. `batches` are read repeatedly if necessary; a
@@ -112,11 +112,11 @@ class dry_run_calls {
   ~dry_run_calls() = default;
 
  private:
-  virtual detail::dry_run_subject subject() = 0;
+  detail::dry_run_subject subject() { return static_cast<Owner&>(*this).dry_run_subject(); }
 
   template <class Batch, class LossOf, class Use>
   auto replay_of(std::filesystem::path const& incident, LossOf& loss_of, Use const& use) {
-    if constexpr (std::invocable<LossOf&>) {
+    if constexpr (std::is_void_v<Batch> && std::invocable<LossOf&>) {
       detail::without_batch<LossOf&> adapted{loss_of};
       return replay_of<no_batch>(incident, adapted, use);
     } else {

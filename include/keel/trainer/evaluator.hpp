@@ -95,7 +95,7 @@ class evaluator {
   /// Calls `use(name, run)` for each evaluation; `run(most)` evaluates up to `most` batches without recording anything.
   void rehearse_each(std::function<void(std::string const&, std::function<void(std::int64_t)> const&)> const& use) const;
 
-  /// Throws error (E12) if the recipe evaluates and no evaluation was added.
+  /// Throws error (E12) if the recipe evaluates and no evaluation was added, or no model keeps the average that it evaluates.
   void require_any() const;
   /// True if the recipe evaluates after `updates` updates.
   bool is_due(std::int64_t updates) const;
@@ -121,6 +121,7 @@ class evaluator {
     return keel::evaluate(context_.models.model(), context_.models.parameters().device,
                           context_.environment.autocast(context_.recipe.precision.kind), batches, loss_of, memory, most);
   }
+  void require_averages() const;
   void replace_or_add(std::string name, measurement measure);
   evaluation_result evaluate(std::string const& name, measurement const& measure, std::int64_t most = 0);
   evaluation::settings const& settings() const { return context_.recipe.evaluation; }

@@ -28,7 +28,7 @@ struct after {
 /// A model with its optimizer and recipe in a keel::run. All ranks make the same calls.
 template <class Recipe, class Environment = environment>
 class part final : public detail::run_part,
-                   public dry_run_calls<detail::typed_step<Recipe, Environment, detail::part_entry>>,
+                   public dry_run_calls<part<Recipe, Environment>, detail::typed_step<Recipe, Environment, detail::part_entry>>,
                    private step_observer,
                    private detail::manual_backward_host {
   using validated = detail::validated<Recipe, detail::part_entry>;
@@ -220,7 +220,8 @@ class part final : public detail::run_part,
   }
   bool reads_losses() const override { return hooks_.template has_hook_for<event::micro_batch_end>(); }
   bool reads_gradients() const override { return hooks_.template has_hook_for<event::gradients_ready>(); }
-  detail::dry_run_subject subject() override { return {step_, loop_, *this, name()}; }
+  friend dry_run_calls<part, step_type>;
+  detail::dry_run_subject dry_run_subject() { return {step_, loop_, *this, name()}; }
   config judged(config const& value) const override { return detail::merge_run_config(value, run_recipe_); }
 
   // Overrides of manual_backward_host: the program runs the backward passes of a micro-batch.

@@ -150,12 +150,13 @@ KEEL_BODY incident_replay::incident_replay(dry_run_subject const& of, std::files
   content_ = std::make_unique<snapshot>(read_checkpoint(incident));
   facts_ = parse_incident(content_->state, source_, of.part);
   checkpoint_manager& checkpoints = of.loop.checkpoints();
-  random_snapshot const random = random_snapshot::take(step_.parameters().device);
+  std::vector<random_snapshot> const all_random = random_state_of(of.loop.models());
   auto buffers = std::make_shared<snapshot_buffers>();
-  snapshot const present = buffers->copy(checkpoints.before_update(random, of.loop.cursor()));
-  restore_ = [&checkpoints, buffers, present, random] {
+  snapshot const present =
+      buffers->copy(checkpoints.before_update(random_snapshot::take(step_.parameters().device), of.loop.cursor()));
+  restore_ = [&checkpoints, buffers, present, all_random] {
     checkpoints.apply_for_replay(present, "this run", /*exactly=*/true);
-    random.restore();
+    for (random_snapshot const& one : all_random) one.restore();
   };
   try {
     checkpoints.apply_for_replay(*content_, source_, /*exactly=*/false);

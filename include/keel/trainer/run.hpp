@@ -279,7 +279,7 @@ class run {
         if constexpr (configured.batch_guard.kind == batch_guard::kind::drop) {
           auto finite = detail::drop_nonfinite_rows(
               taken, [this](std::int64_t count, std::int64_t rows) { to.run_.loop_.observer().dropped(count, rows); });
-          if (finite) taken = std::move(*finite);
+          if (finite) to.batch_.emplace(std::move(*finite));
         }
         return result::accumulated{0, 1};
       }

@@ -72,6 +72,7 @@ class run_loop {
   /// Length of the run in updates; 0: unlimited.
   virtual std::int64_t length() const = 0;
 
+  config const& recipe() const { return of_.recipe; }
   trained_models& models() { return of_.models; }
   trained_models const& models() const { return of_.models; }
   trainer_options const& options() const { return of_.options; }
@@ -95,7 +96,6 @@ class run_loop {
   /// Discards the open update and returns to the last boundary.
   virtual void drop_open_update() = 0;
 
-  config const& recipe() const { return of_.recipe; }
   bool saves() const { return recipe().checkpoint.kind != checkpoint::kind::never; }
   bool length_reached() const { return length() > 0 && models().updates() >= length(); }
   bool ended_early() const { return progress_.evaluations.is_over(); }

@@ -47,7 +47,7 @@ namespace keel::inline KEEL_MODE {
 /// Trains a model as a recipe specifies. A recipe that breaks rules does not compile, with one error per rule. Not thread-safe, except
 /// request_stop and request_save. Collective: each rank has one, and all make the same calls in the same order.
 template <class Recipe, class Environment = environment>
-class trainer : public dry_run_calls<detail::trainer_step<Recipe, Environment>> {
+class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::trainer_step<Recipe, Environment>> {
   using validated = detail::validated<Recipe, detail::trainer_entry>;
   static_assert(alignof(typename validated::diagnostics) > 0);
   using recipe = typename validated::recipe;
@@ -310,7 +310,7 @@ class trainer : public dry_run_calls<detail::trainer_step<Recipe, Environment>> 
   template <class Batch, class LossOf>
   double count_operations(Batch const& batch, LossOf&& loss_of) {
     auto const trying = loop_.try_out();
-    return loop_.observer().use_operations(detail::dry_run<step_type>(subject()).count_operations(batch, loss_of));
+    return loop_.observer().use_operations(detail::dry_run<step_type>(dry_run_subject()).count_operations(batch, loss_of));
   }
 
   // Progress.
@@ -363,7 +363,8 @@ class trainer : public dry_run_calls<detail::trainer_step<Recipe, Environment>> 
     return finite;
   }
 
-  detail::dry_run_subject subject() override { return {step_, loop_, no_observer()}; }
+  friend dry_run_calls<trainer, step_type>;
+  detail::dry_run_subject dry_run_subject() { return {step_, loop_, no_observer()}; }
 
   trainer_options options_;
   step_type step_;
