@@ -62,7 +62,7 @@ KEEL_BODY double evaluator::evaluate_all() {
     if (settings().averaged && averages.empty())
       throw error(
           "E12",
-          "the run evaluates moving averages, and none of its parts keeps one. Add keel::ema<0.999> to a part, or remove "
+          "the run evaluates moving averages, but none of its parts keeps one. Add keel::ema<0.999> to a part, or remove "
           "keel::evaluation::averaged.");
     std::vector<moving_average::averaged_scope> in_place;
     in_place.reserve(averages.size());
