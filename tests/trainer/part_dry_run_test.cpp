@@ -1,8 +1,10 @@
 // Dry runs, preflight and replays of a part: they leave all models of the run as they were, and find what they find for a trainer.
 #include <cmath>
 #include <fstream>
+#include <optional>
 
 #include <ATen/ops/binary_cross_entropy_with_logits.h>
+#include <torch/nn/modules/activation.h>
 
 #include "../support.hpp"
 
@@ -264,9 +266,9 @@ TEST_CASE("the incident of a part is refused to another part and to a trainer, a
   REQUIRE(kept.size() == 1);
   CHECK(of.d.replay(kept[0], of.d_loss()).same_bits);
   CHECK(has(message_of([&] { of.g.replay(kept[0], of.g_loss()); }),
-            "[E03] " + kept[0].string() + " is an incident of the part discriminator, and was given to the part generator"));
+            "[E03] " + kept[0].string() + " is an incident of part discriminator, but replay() was called on part generator. Call replay() on part discriminator."));
   keel::trainer<whole> alone(*of.discriminator, of.d_optimizer, quiet({.run_directory = of_trainer.path()}));
-  CHECK(has(message_of([&] { alone.replay(kept[0], of.d_loss()); }), "was given to a run of one model"));
+  CHECK(has(message_of([&] { alone.replay(kept[0], of.d_loss()); }), "but replay() was called on a trainer. Call replay() on part discriminator."));
 }
 
 TEST_CASE("a replay leaves the state of a part alone that the program has not made yet") {

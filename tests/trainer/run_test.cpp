@@ -236,7 +236,7 @@ TEST_CASE("parts by the same name, with a shared parameter, or others than the c
     CHECK(has(words_of([&] { keel::part<skipping>(run, "a.b", of.generator, *of.of_generator); }), "letters, digits and underscores"));
     torch::optim::SGD second(of.discriminator->parameters(), 0.1);
     auto const shared = words_of([&] { keel::part<skipping>(run, "other", of.discriminator, second); });
-    CHECK(has(shared, "the parts other and critic of this run share a parameter"));
+    CHECK(has(shared, "parts other and critic of this run share a parameter"));
     CHECK(has(shared, "keel::after"));
   }
   {
@@ -579,7 +579,7 @@ TEST_CASE("an averaged evaluation of a run whose parts keep no average is an err
   CHECK(has(words_of([&] {
               for (auto& real : run.epochs(real_data(), 1)) d.update(real, discriminator_loss(of));
             }),
-            "[E12] the run evaluates moving averages, and none of its parts keeps one"));
+            "[E12] the run evaluates moving averages, but none of its parts keeps one"));
 }
 
 TEST_CASE("a run drops the bad rows of a batch before its parts see it, and trains the bits of a batch without them") {
