@@ -576,7 +576,7 @@ TEST_CASE("no memory for what an incident would need costs neither a rung nor th
   auto const outcome = run.step(second, loss_of);
   CHECK(run.step.pieces() == 1);
   REQUIRE(outcome.skipped());
-  CHECK(outcome.skipped()->origin == "where it began is not known: memory ran out where it began");
+  CHECK(outcome.skipped()->origin == "where it began is not known: memory ran out while its random state was being saved");
 }
 
 TEST_CASE("whichever allocation fails while an update is looked into, the run goes on as it was") {

@@ -142,7 +142,7 @@ TEST_CASE("a late part that is not made again, is another, or is gone is an erro
     auto const words = words_of([&] {
       for ([[maybe_unused]] std::int64_t const i : run.iterations(24)) of_first.update(batch, mean_squared_error(first.model));
     });
-    CHECK(has(words, "contains the part second, which was added during the original run"));
+    CHECK(has(words, "contains part second, which was added during the original run"));
     CHECK(run.cursor().consumed == 17);
   }
   {

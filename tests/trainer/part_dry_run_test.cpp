@@ -1,8 +1,10 @@
 // Dry runs, preflight and replays of a part: they leave all models of the run as they were, and find what they find for a trainer.
 #include <cmath>
 #include <fstream>
+#include <optional>
 
 #include <ATen/ops/binary_cross_entropy_with_logits.h>
+#include <torch/nn/modules/activation.h>
 
 #include "../support.hpp"
 
@@ -176,6 +178,16 @@ TEST_CASE("a preflight of a part finds what is wired wrongly there, and passes t
   auto const wrong = of.d.preflight(real_data(), uses_another, brief);
   REQUIRE(wrong.find("parameters") != nullptr);
   CHECK(wrong.find("parameters")->verdict == keel::preflight_verdict::failed);
+  // The generator's loss depends on parameters of the discriminator, and both have a batch norm.
+  auto const right = of.g.preflight(of.g_loss(), brief);
+  REQUIRE(right.find("parameters") != nullptr);
+  CHECK(right.find("parameters")->verdict == keel::preflight_verdict::passed);
+  auto const of_d = of.d.preflight(real_data(), of.d_loss(), brief);
+  for (char const* const check : {"parameters", "rows", "same bits twice", "resume"}) {
+    INFO(check);
+    REQUIRE(of_d.find(check) != nullptr);
+    CHECK(of_d.find(check)->verdict != keel::preflight_verdict::failed);
+  }
   // Through the other model no gradient comes: the loss is detached.
   auto const cut = [&] { return of.judge(of.generator->forward(at::randn({8, 4})).detach(), 1); };
   auto const detached = of.g.preflight(cut, brief);
@@ -254,7 +266,68 @@ TEST_CASE("the incident of a part is refused to another part and to a trainer, a
   REQUIRE(kept.size() == 1);
   CHECK(of.d.replay(kept[0], of.d_loss()).same_bits);
   CHECK(has(message_of([&] { of.g.replay(kept[0], of.g_loss()); }),
-            "[E03] " + kept[0].string() + " is an incident of the part discriminator, and was given to the part generator"));
+            "[E03] " + kept[0].string() + " is an incident of part discriminator, but replay() was called on part generator. Call replay() on part discriminator."));
   keel::trainer<whole> alone(*of.discriminator, of.d_optimizer, quiet({.run_directory = of_trainer.path()}));
-  CHECK(has(message_of([&] { alone.replay(kept[0], of.d_loss()); }), "was given to a run of one model"));
+  CHECK(has(message_of([&] { alone.replay(kept[0], of.d_loss()); }), "but replay() was called on a trainer. Call replay() on part discriminator."));
+}
+
+TEST_CASE("a replay leaves the state of a part alone that the program has not made yet") {
+  scratch_directory const directory;
+  auto const train = [&](std::int64_t updates, bool replays) {
+    gan<> of({.run_directory = directory.path(), .updates = updates});
+    torch::nn::Sequential late_model = make(2, 1);
+    torch::optim::Adam late_optimizer(late_model->parameters(), torch::optim::AdamOptions(0.01));
+    std::optional<keel::part<skipping>> late;
+    auto const loss = [&](at::Tensor const& x) { return late_model->forward(x).square().mean(); };
+    bool const is_resumed = of.run.resume();
+    if (replays) CHECK(of.d.replay(incidents_in(directory.path()).at(0), of.d_loss()).same_bits);
+    if (is_resumed) {
+      late.emplace(of.run, "late", late_model, late_optimizer);
+      CHECK(late->updates() == 4);
+    }
+    for (auto& real : of.run.epochs(real_data(), 3)) {
+      if (!late && of.run.updates() >= 2) late.emplace(of.run, "late", late_model, late_optimizer);
+      at::Tensor spoiled = real.clone();
+      if (of.run.cursor().consumed == 4) spoiled[3].fill_(NAN);
+      of.d.update(spoiled, of.d_loss());
+      of.g.update(of.g_loss());
+      if (late) late->update(real, loss);
+    }
+    of.run.finish();
+    return copies_of(late_model->parameters());
+  };
+  train(6, false);
+  scratch_directory const copy;
+  std::filesystem::copy(directory.path(), copy.path(), std::filesystem::copy_options::recursive);
+  auto const expected = train(9, false);
+  std::filesystem::remove_all(directory.path());
+  std::filesystem::copy(copy.path(), directory.path(), std::filesystem::copy_options::recursive);
+  CHECK(same_bits(train(9, true), expected));
+}
+
+TEST_CASE("a dry run gives tied parameters their gradient back, and a module whose train() changes weights its weights") {
+  struct merging : torch::nn::Module {
+    at::Tensor weight = register_parameter("weight", at::ones({3}));
+    at::Tensor tied = register_parameter("tied", weight);
+    void train(bool on) override {
+      at::NoGradGuard const no_grad;
+      if (on != is_training()) weight.add_(on ? -0.5 : 0.5);
+      torch::nn::Module::train(on);
+    }
+  };
+  auto const model = std::make_shared<merging>();
+  torch::optim::SGD optimizer({model->weight}, torch::optim::SGDOptions(0.1));
+  keel::trainer<keel::recipe<>> run{*model, optimizer, quiet()};
+  auto const loss = [&](at::Tensor const& x) { return (model->weight * x).square().mean(); };
+  run.step(at::ones({2, 3}), loss);
+  at::Tensor const before = model->weight.detach().clone(), gradient = model->weight.grad();
+  CHECK_THROWS(run.overfit_one_batch(at::ones({2, 3}), [&](at::Tensor const&) -> at::Tensor {
+    model->eval();
+    throw std::runtime_error("of the loss itself");
+  }));
+  CHECK(same_bits(model->weight, before));
+  CHECK(model->is_training());
+  run.overfit_one_batch(at::ones({2, 3}), loss, 3);
+  CHECK(same_bits(model->weight, before));
+  CHECK(model->weight.grad().is_same(gradient));
 }

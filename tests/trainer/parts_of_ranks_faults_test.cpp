@@ -312,7 +312,7 @@ TEST_CASE("memory that runs out in a part of one rank is the rung of all, and wh
       });
     }
   });
-  for (std::string const& one : said) CHECK(has(one, "memory ran out in the part discriminator, and its ladder has no rung left"));
+  for (std::string const& one : said) CHECK(has(one, "memory ran out in part discriminator, and its ladder has no rung left"));
 }
 
 TEST_CASE("memory that runs out at any allocation of a rank in an iteration, its save and its evaluation ends the run of all") {

@@ -236,7 +236,7 @@ TEST_CASE("parts by the same name, with a shared parameter, or others than the c
     CHECK(has(words_of([&] { keel::part<skipping>(run, "a.b", of.generator, *of.of_generator); }), "letters, digits and underscores"));
     torch::optim::SGD second(of.discriminator->parameters(), 0.1);
     auto const shared = words_of([&] { keel::part<skipping>(run, "other", of.discriminator, second); });
-    CHECK(has(shared, "the parts other and critic of this run share a parameter"));
+    CHECK(has(shared, "parts other and critic of this run share a parameter"));
     CHECK(has(shared, "keel::after"));
   }
   {
@@ -579,7 +579,7 @@ TEST_CASE("an averaged evaluation of a run whose parts keep no average is an err
   CHECK(has(words_of([&] {
               for (auto& real : run.epochs(real_data(), 1)) d.update(real, discriminator_loss(of));
             }),
-            "[E12] the run evaluates moving averages, and none of its parts keeps one"));
+            "[E12] the run evaluates moving averages, but none of its parts keeps one"));
 }
 
 TEST_CASE("a run drops the bad rows of a batch before its parts see it, and trains the bits of a batch without them") {
@@ -602,4 +602,32 @@ TEST_CASE("a run drops the bad rows of a batch before its parts see it, and trai
     return of.state();
   };
   CHECK(same_bits(train(true), train(false)));
+}
+
+TEST_CASE("an averaged evaluation of parts that train one after the other leaves their parameters as they were") {
+  scratch_directory const directory;
+  models of;
+  torch::optim::Adam another(of.generator->parameters(), torch::optim::AdamOptions(0.001));
+  keel::run<evaluates_averages> run{quiet({.run_directory = directory.path()})};
+  keel::part<averaging> first{run, "first", of.generator, *of.of_generator};
+  keel::part<averaging> second{run, "second", of.generator, another, keel::after(first)};
+  auto const loss = [&] { return of.generator->forward(noise()).square().mean(); };
+  std::vector<at::Tensor> trained, judged_last;
+  run.evaluate_on(real_data(1), [&](at::Tensor const&) {
+    judged_last = of.state();
+    return of.generator->forward(at::ones({8, 4})).square().mean();
+  });
+  for (std::int64_t i : run.iterations(8)) {
+    if (i > 0) CHECK(same_bits(trained, of.state()));
+    first.update(loss);
+    second.update(loss);
+    trained = of.state();
+  }
+  run.finish();
+  CHECK(same_bits(trained, of.state()));
+  {
+    auto const average = second.averaged();
+    CHECK(same_bits(judged_last, of.state()));
+  }
+  CHECK_NOTHROW(run.load_best());
 }

@@ -9,8 +9,10 @@
 #include <keel/checkpoint/store.hpp>
 #include <keel/checkpoint/verify.hpp>
 #include <keel/core/error.hpp>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <keel/libtorch/detail/body_begin.inc>
 
@@ -33,26 +35,53 @@ inline std::filesystem::path chosen_checkpoint(std::filesystem::path const& run,
       "E05", run.string() + " has no intact checkpoint. Check the path, or run keel's example `checkpoint verify`.");
 }
 
-/// Returns the parameter whose moving average is stored as `name`: "weight" of "step.average.weight", and "critic.weight" of
-/// "step.critic.average.weight", where a part of a run keeps it; empty for any other tensor.
-inline std::string averaged_parameter(std::string const& name) {
+/// A moving average in a checkpoint.
+struct saved_average {
+  std::string parameter;  ///< name of its parameter in the checkpoint's model
+  at::Tensor value;
+};
+
+/// Returns the averages of a checkpoint: "weight" of "step.average.weight", and, of "step.critic.average.weight", where a part of a run
+/// keeps it, the parameter of this name in the model that the part trains. Parts that train the model of another one come last, as in an
+/// averaged evaluation.
+inline std::vector<saved_average> averages_of(snapshot const& content) {
   constexpr std::string_view step = "step.", average = "average.";
-  if (!name.starts_with(step)) return {};
-  std::string const rest = name.substr(step.size());
-  if (rest.starts_with(average)) return rest.substr(average.size());
-  auto const dot = rest.find('.');
-  bool const is_of_part = dot != std::string::npos && rest.compare(dot + 1, average.size(), average) == 0;
-  return is_of_part ? rest.substr(0, dot + 1) + rest.substr(dot + 1 + average.size()) : std::string();
+  std::vector<saved_average> all, of_followers;
+  for (auto const& [name, value] : content.tensors) {
+    if (!name.starts_with(step)) continue;
+    std::string const rest = name.substr(step.size());
+    if (rest.starts_with(average)) {
+      all.push_back({rest.substr(average.size()), value});
+      continue;
+    }
+    auto const dot = rest.find('.');
+    if (dot == std::string::npos || rest.compare(dot + 1, average.size(), average) != 0) continue;
+    std::string const part = rest.substr(0, dot), parameter = rest.substr(dot + 1 + average.size());
+    nlohmann::json::json_pointer const groups("/optimizers/" + part + "/groups");
+    if (!content.state.contains(groups)) continue;
+    for (nlohmann::json const& group : content.state.at(groups)) {
+      for (nlohmann::json const& one : group.value("parameters", nlohmann::json::array())) {
+        auto const full = one.is_string() ? one.get<std::string>() : std::string();
+        auto const model = full.find('.');
+        if (model == std::string::npos || full.substr(model + 1) != parameter) continue;
+        (full.substr(0, model) == part ? all : of_followers).push_back({full, value});
+      }
+    }
+  }
+  all.insert(all.end(), of_followers.begin(), of_followers.end());
+  return all;
 }
 
 inline tensor_map weights_of_checkpoint(std::filesystem::path const& directory, bool averaged) {
-  file_system files;
-  manifest const all = read_manifest(directory);
-  tensor_map weights = read_tensors(files, directory, "model.safetensors", all);
-  if (!averaged) return weights;
+  if (!averaged) {
+    file_system files;
+    return read_tensors(files, directory, "model.safetensors", read_manifest(directory));
+  }
+  snapshot content = read_checkpoint(directory);
+  tensor_map& weights = content.model;
   bool found = false;
-  for (auto const& [name, average] : read_tensors(files, directory, "state.safetensors", all)) {
-    auto const weight = weights.find(averaged_parameter(name));
+  for (auto const& [name, average] : averages_of(content)) {
+    auto const weight = weights.find(name);
     if (weight == weights.end()) continue;
     // Tied weights are one tensor with several names; the average is stored under the first name.
     at::Tensor const parameter = weight->second;

@@ -1,5 +1,5 @@
-// agreed<T>: a value that is the same on every rank, because it results from a collective. A condition that guards a collective must be
-// an agreed<T> (N26), so that no rank skips the collective alone.
+// agreed<T>: a value that is the same on every rank, because it results from a collective. A condition that guards a collective must be an
+// agreed<T> (N26), so that either all ranks call the collective or none does.
 //     keel::agreed<bool> stop = keel::agree(world, stop_here);     true if it is true on any rank
 #pragma once
 
@@ -67,8 +67,8 @@ class agreed {
   Value value_;
 };
 
-/// Checks after the all-reduce whether the number is finite, so that all ranks take the same branch. If each checked before it, a rank with
-/// a NaN would leave the others blocked.
+/// Returns the number as finite, or nullopt. Checks the reduced number, so that all ranks take the same branch. If each rank checked its
+/// own number before the all-reduce, a rank with a NaN would skip it and leave the others blocked.
 template <std::floating_point Number>
 std::optional<agreed<finite<Number>>> as_finite(agreed<Number> const& number) {
   auto const looked_at = as_finite(number.value());

@@ -12,8 +12,8 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Returns the result of `ask`, or nullopt after `within` or as soon as `gives_up()` returns true; rethrows the exceptions of `ask`. It
-/// runs in a detached thread, which may outlive this call, so `ask` must own everything it uses.
+/// Runs `ask` in a detached thread and returns its result; nullopt after `within`, or as soon as `gives_up()` returns true. Rethrows the
+/// exceptions of `ask`. The thread may outlive this call, so `ask` must own everything it uses.
 template <class Answer>
 std::optional<Answer> call_with_timeout(std::chrono::milliseconds within, std::function<Answer()> const& ask,
                                         std::function<bool()> const& gives_up = {}) {

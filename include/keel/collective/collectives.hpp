@@ -3,8 +3,8 @@
 //     keel::all_reduce(world, tensor, keel::reduce::mean{});
 //     at::Tensor all = keel::all_gather(world, tensor);      [size, ..], in rank order
 //     at::Tensor mine = keel::reduce_scatter(world, tensor); this rank's part of the sum
-// Tensors must be dense, of a floating-point or integer dtype or bool, on any device that the group supports. float16 and bfloat16 are
-// summed in float32, in rank order. The result is bitwise identical on all ranks. Throws world_error (E25) if a rank exited or timed out,
+// Tensors must be dense, of a floating-point, integer or bool dtype, on any device that the group supports. float16 and bfloat16 are summed
+// in float32, in rank order. The result is bitwise identical on all ranks. Throws world_error (E25) if a rank exited or timed out,
 // world_error (E26) if ranks call different collectives, and error (E12) for an unsupported tensor.
 // Not supported: sparse tensors, and subgroups of the ranks.
 #pragma once

@@ -6,6 +6,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/util/StringUtil.h>
 
 #include <keel/collective/collectives.hpp>
 #include <keel/collective/reduce_into.hpp>
@@ -31,9 +32,9 @@ inline void require_dense_tensor(char const* what, at::Tensor const& tensor) {
 inline void require_parts(char const* what, at::Tensor const& tensor, int ranks) {
   require_dense_tensor(what, tensor);
   if (tensor.dim() > 0 && tensor.size(0) % ranks == 0) return;
-  throw error("E12", std::string(what) + " divides the first dimension evenly among the " + std::to_string(ranks) +
-                         " ranks, but this tensor has " +
-                         (tensor.dim() == 0 ? "none" : std::to_string(tensor.size(0)) + " rows there") + ". Pad it.");
+  throw error("E12", std::string(what) + " splits the first dimension evenly among the " + std::to_string(ranks) +
+                         " ranks, but the tensor has shape " + c10::str(tensor.sizes()) +
+                         ". Pad its first dimension to a multiple of " + std::to_string(ranks) + ".");
 }
 
 /// True for the dtypes that every transport can reduce.

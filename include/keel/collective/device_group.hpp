@@ -1,5 +1,5 @@
-// A world that uses a separate group, such as NCCL's, for tensors on a device, and the hosts' world for everything else. Decisions of the
-// ranks are exchanged as host tensors, so they do not synchronize the device.
+// A world that uses a separate group, such as NCCL's, for tensors on a device, and the hosts' world for everything else. Control messages
+// are host tensors, so exchanging them does not synchronize the device.
 //     auto const hosts = keel::join();
 //     auto const world = keel::over(hosts, [](auto const& store, int rank, int size) {
 //       return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size);

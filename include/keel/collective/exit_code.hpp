@@ -1,4 +1,4 @@
-// Process exit codes, by which a launcher, a scheduler or a script can choose what to do next:
+// Process exit codes from which a launcher, a scheduler or a script decides what to do next:
 //     int main() {
 //       return keel::exit_code_of([] { .. return run.fit(batches, loss_of); });
 //     }
@@ -13,12 +13,12 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Exit codes of exit_code_of(). A run that a signal stopped, and that is saved, ends with 128 + the signal number, such as 143 for
-/// SIGTERM.
+/// Exit codes of exit_code_of(). A run that a signal stopped, and whose state was saved, exits with 128 + the signal number, such as 143
+/// for SIGTERM.
 namespace exit_code {
 inline constexpr int done = 0;         ///< the run finished
-inline constexpr int failed = 1;       ///< anything that is not listed here
-inline constexpr int not_finite = 81;  ///< not finite, or diverged (E08, E14): check the data and the learning rate
+inline constexpr int failed = 1;       ///< any other failure
+inline constexpr int not_finite = 81;  ///< NaN or infinity, or diverged (E08, E14): check the data and the learning rate
 inline constexpr int ranks_gone =
     82;  ///< another rank was killed, hangs, or failed with its own error (E25): restart all ranks
 inline constexpr int desynchronised =
@@ -38,7 +38,7 @@ int exit_code_of(std::exception const& thrown);
 /// Calls `body` and returns the exit code for its outcome, or for the std::exception that it threw. Reports a failure on stderr and to the
 /// launcher.
 int exit_code_of(std::function<outcome()> const& body);
-/// Calls `body` and returns the code that it returns, or the exit code for the std::exception that it threw, which it reports.
+/// Calls `body` and returns its return value. If it throws a std::exception, reports it and returns the exit code for it.
 int exit_code_of(std::function<int()> const& body);
 
 }  // namespace keel::inline KEEL_MODE

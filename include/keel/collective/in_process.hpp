@@ -1,12 +1,12 @@
-// keel::run_in_process: runs the ranks as threads of this process, one at a time, to test programs of several ranks. The schedule depends
-// only on the seed, so a failure is reproducible.
+// keel::run_in_process: runs the ranks as threads of this process, one at a time, to test multi-rank programs. The schedule depends only on
+// the seed, so a failure is reproducible.
 //     keel::run_in_process(4, [](keel::world_of_ranks world) {
 //       at::Tensor mine = at::full({1}, world.rank());
 //       keel::all_reduce(world, mine);
 //     });
 // A rank runs until it waits in a collective; the seed then selects the next rank. Each rank has its own state of LibTorch's default CPU
-// generator, which starts as the caller's and is restored at the end. Deadlocks are detected without a timeout: no rank can run any more.
-// Sums are computed in rank order.
+// generator, initially a copy of the caller's. The caller's state is restored at the end. A deadlock is detected without a timeout, as soon
+// as no rank can run. Sums are computed in rank order.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,8 @@ struct in_process_options {
 std::vector<std::exception_ptr> try_in_process(int ranks, std::function<void(world_of_ranks)> const& body,
                                                in_process_options const& options = {});
 
-/// Like try_in_process, but rethrows: the first exception that is not E25 (E25 only reports that another rank failed), else the first one.
+/// Like try_in_process, but rethrows the first exception other than E25, which only reports that another rank failed. If all are E25,
+/// rethrows the first one.
 void run_in_process(int ranks, std::function<void(world_of_ranks)> const& body, in_process_options const& options = {});
 
 }  // namespace keel::inline KEEL_MODE

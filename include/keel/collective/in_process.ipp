@@ -97,7 +97,7 @@ class rank_threads {
   /// calls differ.
   void call(int rank, rank_call local) {
     std::unique_lock lock(mutex_);
-    // Allocations in here belong to the test harness, not to the program under test.
+    // Allocations in this function belong to the test harness, not to the program under test.
     memory::detail::not_refused const of_test;
     rank_state& self = at(rank);
     // A killed process would not run destructors, so a collective called while this thread unwinds fails.
@@ -323,7 +323,7 @@ namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::vector<std::exception_ptr> try_in_process(int ranks, std::function<void(world_of_ranks)> const& body,
                                                          in_process_options const& options) {
-  if (ranks < 1) throw error("E12", "a world must have at least one rank, not " + std::to_string(ranks) + ".");
+  if (ranks < 1) throw error("E12", "a world needs at least one rank, not " + std::to_string(ranks) + ". Pass 1 or more.");
   detail::rank_threads all(ranks, options);
   return all.run([&](int rank) { body(world_of_ranks(std::make_shared<detail::thread_transport>(all, rank))); });
 }
@@ -337,7 +337,7 @@ KEEL_BODY void run_in_process(int ranks, std::function<void(world_of_ranks)> con
     try {
       std::rethrow_exception(one);
     } catch (world_error const& thrown) {
-      // E25 only reports that another rank failed: prefer that rank's own exception.
+      // E25 only reports that another rank failed, so prefer that rank's own exception.
       if (thrown.id() != "E25") throw;
     }
   }

@@ -1,7 +1,8 @@
 // keel::join: the rendezvous of the processes that a launcher started.
 //     keel::world_of_ranks world = keel::join();            torchrun, mpirun, srun, or RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
-// A process that was started alone gets a world of one, without a socket. Several meet at MASTER_ADDR and communicate by Gloo, which is in
-// LibTorch; its headers are in Debian's libgloo-dev. A program that was compiled without them gets an error (E24) from join().
+// A process that was started alone gets a world of size 1; no socket is opened. Several processes rendezvous at MASTER_ADDR and communicate
+// through Gloo, which is part of LibTorch. Its headers are in Debian's libgloo-dev. In a program that was compiled without them, join()
+// throws E24 if there are several ranks.
 #pragma once
 
 #include <chrono>

@@ -62,8 +62,8 @@ inline std::string world_signature(launch const& how) {
   return std::to_string(how.size) + " ranks, LibTorch " + TORCH_VERSION + ", keel " + version;
 }
 
-/// Call before a mismatch error is thrown. Rank 0, which may serve the store, waits up to two seconds until the others have read its
-/// settings; other ranks mark that they have.
+/// Call before throwing a mismatch error. Rank 0, which may serve the store, waits up to two seconds for the others to read its settings;
+/// the other ranks mark that they have read them.
 inline void wait_until_mismatch_is_read(c10d::Store& store, launch const& how) {
   auto const key = [](int rank) { return "seen/" + std::to_string(rank); };
   try {
@@ -74,11 +74,11 @@ inline void wait_until_mismatch_is_read(c10d::Store& store, launch const& how) {
       store.wait({key(rank)}, std::max(left, std::chrono::milliseconds(10)));
     }
   } catch (std::exception const&) {
-    // A rank that does not read it fails for another reason, and reports that.
+    // A rank that does not read them fails for another reason, which it reports itself.
   }
 }
 
-/// Logs on stderr what a rank waits for: after five seconds, and then once a minute.
+/// Logs on stderr which ranks this one waits for: after five seconds, and then once a minute.
 class wait_logger {
  public:
   explicit wait_logger(launch const& how) : how_(how) {}
@@ -100,8 +100,8 @@ class wait_logger {
   clock::time_point next_ = began_ + std::chrono::seconds(5);
 };
 
-/// Lists the ranks that have joined, or those that have not, as "1, 2". Ranks below `first` are known to have joined; if the store is
-/// unreachable, no others but this one are counted as joined.
+/// Lists the ranks that have joined, or those that have not, as "1, 2". Ranks below `first` are known to have joined. If the store is
+/// unreachable, only those and this rank are listed as joined.
 inline std::string list_ranks(c10d::Store& store, launch const& how, int first, bool are_here) {
   std::string all;
   for (int rank = 0; rank < how.size; ++rank) {
@@ -174,7 +174,7 @@ inline void wait_for_all_ranks(c10d::Store& store, launch const& how, std::chron
 /// Returns the result of `ask`. Throws world_error (E24) if the store does not answer within the timeout.
 template <class Answer>
 Answer call_store(launch const& how, std::chrono::milliseconds timeout, std::function<Answer()> const& ask) {
-  // One second more than the store's own timeout, whose error message is more specific.
+  // One second longer than the store's own timeout, whose error message is more specific.
   std::optional<Answer> found = call_with_timeout<Answer>(timeout + std::chrono::seconds(1), ask);
   if (found) return *std::move(found);
   throw_store_timeout(how, timeout);
@@ -211,7 +211,8 @@ inline std::shared_ptr<::gloo::transport::Device> device_for(launch const& how) 
                   : c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
-/// The store of one attempt to connect. Its wait() polls, so that other threads can use the store meanwhile, and an abandoned attempt ends.
+/// A view of the store for one connection attempt. Its wait() polls, so other threads can use the store meanwhile, and an abandoned attempt
+/// stops waiting.
 class attempt_store : public c10d::PrefixStore {
  public:
   attempt_store(int attempt, c10::intrusive_ptr<c10d::Store> of, std::chrono::milliseconds timeout)
@@ -266,7 +267,7 @@ inline world_of_ranks connect(c10::intrusive_ptr<c10d::Store> const& store, laun
   auto const gloo_options = c10d::ProcessGroupGloo::Options::create(timeout);
   gloo_options->devices.push_back(device_for(how));
   auto const group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, how.rank, how.size, gloo_options);
-  // A connection that an unrelated process has taken fails in the first collective.
+  // If an unrelated process has taken one of the connections, this first collective fails.
   group->barrier()->wait();
   return world_of_ranks(std::make_shared<group_transport<c10d::ProcessGroupGloo>>(group, timeout, store));
 }

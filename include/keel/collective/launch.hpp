@@ -3,9 +3,9 @@
 //     mpirun of Open MPI  OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE
 //     mpiexec of MPICH    PMI_RANK, PMI_SIZE
 //     srun                SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID
-// The first launcher in this list whose variables are set wins; those of the others must agree with it. Exception: processes of torchrun
-// and mpirun inherit the srun variables of their parents, which are ignored. SLURM_NTASKS is not read: it is also set in batch scripts,
-// which run once.
+// The first launcher in this list whose variables are set wins; the variables of other launchers must agree with it. Exception: processes
+// of torchrun and mpirun inherit the srun variables of their parents, which are ignored. SLURM_NTASKS is not read, because it is also set
+// in batch scripts, which run as one process.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ namespace keel::inline KEEL_MODE {
 struct launch {
   int rank = 0;                        ///< this process's rank, from 0
   int size = 1;                        ///< number of ranks
-  int local_rank = 0;                  ///< rank on this machine, by which to choose a device
-  std::optional<int> local_size = {};  ///< ranks on this machine; nullopt: the launcher does not set it
+  int local_rank = 0;                  ///< rank on this machine, from which to choose a device
+  std::optional<int> local_size = {};  ///< ranks on this machine; nullopt if the launcher does not set it
   std::string address = {};            ///< host of the rendezvous store; empty: not set
   int port = 29500;                    ///< port of the rendezvous store
   std::string run_id = {};             ///< torchrun's run id; empty with other launchers
   int restart = 0;                     ///< how many times torchrun has restarted the ranks
-  bool has_external_store = false;     ///< torchrun serves the store: rank 0 is a client too
+  bool has_external_store = false;     ///< torchrun serves the store, so rank 0 is a client too
   std::string by = "no launcher";      ///< name of the launcher, for messages
   std::string error_file = {};         ///< file in which torchrun expects a rank's error; empty: none
 

@@ -31,7 +31,7 @@ class environment_reader {
       std::string const range = most == std::numeric_limits<int>::max()
                                     ? "of at least " + std::to_string(least)
                                     : "from " + std::to_string(least) + " to " + std::to_string(most);
-      throw world_error("E24", std::string(name) + " is \"" + value.substr(0, 80) + "\" and not a number " + range +
+      throw world_error("E24", std::string(name) + " is \"" + value.substr(0, 80) + "\", but must be an integer " + range +
                                    ". Start the program with its launcher, or unset the variable.");
     }
     return found;
@@ -44,7 +44,7 @@ class environment_reader {
   std::function<char const*(char const*)> const& value_of_;
 };
 
-/// The names of one launcher's variables; null: it has none.
+/// The names of one launcher's variables; null if the launcher does not set that variable.
 struct launcher_variable_names {
   char const* by;
   char const* rank;
@@ -73,8 +73,8 @@ KEEL_BODY launch launched(std::function<char const*(char const*)> const& value_o
   auto const& srun = detail::launcher_variables[3];
   for (detail::launcher_variable_names const& words : detail::launcher_variables) {
     if (!from.has(words.size)) {
-      // RANK without WORLD_SIZE is an error only if MASTER_ADDR is set too: a program may use RANK for itself. Every batch script has
-      // SLURM_PROCID.
+      // RANK without WORLD_SIZE is an error only if MASTER_ADDR is set too, because a program may use RANK for its own purposes. Every
+      // batch script has SLURM_PROCID.
       if (&words == &environment && from.has(words.rank) && from.has("MASTER_ADDR"))
         throw world_error("E24", "RANK is set but WORLD_SIZE is not. Set both, or start the program with torchrun.");
       continue;

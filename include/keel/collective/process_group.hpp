@@ -32,7 +32,7 @@ namespace keel::detail::inline KEEL_MODE {
 struct issued_collective {
   std::int64_t number = 0;  ///< from 1
   char const* what = "";
-  std::int64_t elements = 0;  ///< in this rank's tensor; 0: the collective has no tensor
+  std::int64_t elements = 0;  ///< of this rank's tensor; 0 if the collective has no tensor
 };
 /// The most recent collectives of a rank, newest first.
 using issued_collectives = std::array<issued_collective, 16>;
@@ -228,8 +228,8 @@ class group_transport final : public transport, public store_provider {
     std::shift_right(issued_.begin(), issued_.end(), 1);
     issued_.front() = {++number_, what, elements};
   }
-  /// Waits for a collective, and polls the store for failures: a rank whose peers are alive but blocked would not notice that another rank
-  /// is gone.
+  /// Waits for a collective while polling the store for failures: a rank whose direct peers are alive but blocked would otherwise not
+  /// notice that another rank is gone.
   void wait_for(work const& one) {
     // On a device, wait() without a timeout only synchronizes streams; with one, c10d may block the host until the device is done.
     if (is_on_device_ || !is_gloo_) {
@@ -301,14 +301,14 @@ class group_transport final : public transport, public store_provider {
 
 namespace keel::inline KEEL_MODE {
 
-/// Wraps a c10d process group in a world. Any backend works that has these collectives for the device of the tensors. `timeout` applies to
-/// each collective. In `store` a failing rank publishes the reason for the others. Without a store they only detect that it exited, and a
-/// trainer with keel::timeout::heartbeat throws error (E12). The threads of a Gloo group raise SIGPIPE when they write to a killed rank:
-/// create the group while SIGPIPE is blocked, as keel::join does.
+/// Wraps a c10d process group in a world. Any backend works that supports the collectives called, on the device of their tensors. `timeout`
+/// applies to each collective. A failing rank publishes its reason in `store`. Without a store the other ranks only detect that it exited,
+/// and a trainer with keel::timeout::heartbeat throws error (E12). The threads of a Gloo group raise SIGPIPE when they write to a killed
+/// rank, so create the group while SIGPIPE is blocked, as keel::join does.
 template <class Group>
 world_of_ranks over(c10::intrusive_ptr<Group> group, std::chrono::milliseconds timeout,
                     c10::intrusive_ptr<c10d::Store> store = {}) {
-  // Several worlds may share a store: the ranks create them in the same order, so the number is the same on all.
+  // Several worlds may share a store. The ranks create them in the same order, so the number is the same on all ranks.
   if (store) {
     auto const before = store->add("keel/worlds/" + std::to_string(group->getRank()), 1);
     store = c10::make_intrusive<c10d::PrefixStore>("keel/world/" + std::to_string(before), std::move(store));

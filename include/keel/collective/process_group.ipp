@@ -20,7 +20,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 inline constexpr char const* abort_message_key = "keel/given_up";
 inline constexpr char const* any_failed_key = "keel/any_failed";
-/// Store keys of a rank: its failure report, its heartbeat, and the mark that it has read the reports of the others.
+/// Store keys of a rank: its failure report, its heartbeat, and the mark that it has read the others' reports.
 inline std::string failed_key(int rank) { return "keel/failed/" + std::to_string(rank); }
 inline std::string heartbeat_key(int rank) { return "keel/lives/" + std::to_string(rank); }
 inline std::string read_key(int rank) { return "keel/read/" + std::to_string(rank); }
@@ -68,7 +68,7 @@ KEEL_BODY std::optional<std::vector<std::int64_t>> exchange_heartbeats_in(
     for (std::int64_t one = 0; numbers >> one;) found.push_back(one);
     return found;
   } catch (std::exception const&) {
-    // The store is unreachable, or no thread could be started. The caller handles it like a store that does not answer.
+    // The store is unreachable, or no thread could be started. The caller treats this like a store that does not answer.
     is_query_pending->store(false);
     return std::nullopt;
   }
@@ -183,13 +183,14 @@ KEEL_BODY collective_failure diagnose_failure(int rank, int size, issued_collect
         answer = call_with_timeout<collective_failure>(std::chrono::seconds(4), ask);
       }
       found = answer.value_or(collective_failure{
-          false, "the store, which rank 0 serves if no launcher does, does not respond: rank 0 is gone or hanging"});
+          false, "the store does not respond: the process that serves it (the launcher, or rank 0) is gone or hanging"});
     }
   } catch (std::exception const&) {
-    found.message = "the store, which rank 0 serves if no launcher does, is gone: rank 0 is gone or hanging";
+    found.message = "the store is unreachable: the process that serves it (the launcher, or rank 0) is gone or hanging";
   }
   found.message = "rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot complete " + describe_call(failed) +
-                  ": " + found.message + " (" + reason + "). Check the last output of that rank, then restart all ranks.";
+                  ": " + found.message + " (" + reason +
+                  "). Check the output of the ranks named above, then restart all ranks.";
   return found;
 }
 

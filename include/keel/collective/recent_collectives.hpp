@@ -20,7 +20,7 @@ struct recent_collective {
   bool is_completed = false;
 };
 
-/// Thread-safe: written by the thread that calls collectives; may be read from any thread.
+/// Thread-safe: written by the thread that calls collectives; can be read from any thread.
 class recent_collectives {
  public:
   /// Sets the number of completed updates with which the next collectives are recorded.

@@ -1,5 +1,5 @@
-// Waits until the process that serves the rendezvous store responds. The kernel accepts connections on behalf of a stopped process.
-// The TCPStore of LibTorch 1.13 then blocks forever, or terminates this process if the server is killed before it accepts.
+// Waits until the process that serves the rendezvous store responds. While that process is stopped, the kernel still accepts connections
+// for it; the TCPStore of LibTorch 1.13 then blocks forever, or terminates this process if the server is killed before it accepts.
 #pragma once
 
 #include <netdb.h>
@@ -18,7 +18,8 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Returns true if the peer process reads its connections: after this side is shut down, it closes the connection or sends data by `last`.
+/// Returns true if the peer process serves the connection: shuts down this side and waits until `last` for the peer to close it or to send
+/// data.
 inline bool is_responding(unique_socket const& connection, socket_deadline last) {
   ::shutdown(connection.get(), SHUT_WR);
   std::byte first{};

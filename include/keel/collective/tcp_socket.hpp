@@ -34,7 +34,7 @@ class unique_socket {
   int fd_ = -1;
 };
 
-/// The time at which a wait gives up.
+/// The time at which a wait times out.
 using socket_deadline = std::chrono::steady_clock::time_point;
 
 /// Waits until the socket is readable or writable (`what`: POLLIN, POLLOUT), or the connection has ended. Returns false if `last` passes

@@ -77,7 +77,7 @@ class transport {
     return nullptr;
   }
   virtual void barrier() = 0;
-  /// Leaves the world: later collectives of this rank throw, and those of the others throw with the message `why`.
+  /// Leaves the world: later collectives of this rank throw, and the collectives of the others throw with the message `why`.
   virtual void abort(std::string const& why) noexcept = 0;
   /// Publishes `why` for the other ranks without closing connections. May be called from another thread, when the training thread hangs and
   /// the process is about to exit.

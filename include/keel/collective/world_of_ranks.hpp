@@ -1,7 +1,7 @@
 // keel::world_of_ranks: a handle to the processes that train together.
 //     keel::world_of_ranks alone;                                   this process; its collectives do nothing
 //     keel::world_of_ranks world = keel::join();                    the processes of the launcher (collective/join.hpp)
-//     keel::world_of_ranks world = keel::over(group, 60s);          a c10d process group of the program
+//     keel::world_of_ranks world = keel::over(group, 60s);          a c10d process group that you created
 //     keel::world_of_ranks world = keel::over(hosts, make_group);   a separate group for device tensors (collective/device_group.hpp)
 //     keel::run_in_process(4, [](keel::world_of_ranks world) {..})  ranks as threads, for tests (collective/in_process.hpp)
 // Copies refer to the same world. All ranks must call its collectives (collective/collectives.hpp) in the same order. On each rank only one
@@ -53,8 +53,8 @@ class world_of_ranks {
     requires std::is_arithmetic_v<Value>
   Value combine(Reduction, Value const& local) const;
 
-  /// Leaves the world: collectives of the other ranks, and later ones of this rank, throw world_error (E25) with this message. For a rank
-  /// that ends early.
+  /// Leaves the world, on a rank that ends early: collectives of the other ranks, and later ones of this rank, throw world_error (E25) with
+  /// this message.
   void abort(std::string const& why) const noexcept {
     if (state_ != nullptr) state_->backend->abort(why);
   }

@@ -36,6 +36,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -108,10 +109,12 @@ class preflight_program_of final : public preflight_program {
         buffers_(subject.loop.models().model()),
         random_(random_snapshot::take(subject.step.parameters().device)) {
     recipe_.run = subject.step.facts();
+    recipe_.batch_guard = subject.loop.recipe().batch_guard;
   }
 
   config const& recipe() const override { return recipe_; }
   torch::nn::Module& model() override { return subject_.step.model(); }
+  torch::nn::Module& all_models() override { return subject_.loop.models().model(); }
   torch::optim::Optimizer& optimizer() override { return subject_.step.optimizer(); }
   parameter_list const& parameters() override { return subject_.step.parameters(); }
   std::int64_t updates_of_run() const override { return subject_.length; }
@@ -136,17 +139,17 @@ class preflight_program_of final : public preflight_program {
   batch_contents contents(std::size_t batch) const override { return contents_of(batches_[batch]); }
 
   weighted_loss loss(tried_batch const& batch) override {
-    random_snapshot const now = random_snapshot::take(parameters().device);
+    std::vector<random_snapshot> const now = random_state_of(subject_.loop.models());
     std::vector<field_copies> const state = registered().capture_all();
     buffers_.take();
     struct at_end {
       preflight_program_of& of;
-      random_snapshot const& now;
+      std::vector<random_snapshot> const& now;
       std::vector<field_copies> const& state;
       ~at_end() {
         of.registered().restore_all(state);
         of.buffers_.restore();
-        now.restore();
+        for (random_snapshot const& one : now) one.restore();
       }
     } const ends{*this, now, state};
     // Same random numbers in each pass, so that results differ only because of the changed batch.
@@ -190,7 +193,7 @@ class preflight_program_of final : public preflight_program {
       std::int64_t peak = 0;
       aside([&] {
         // Activations are measured with one row, for which a training-mode batch norm has no variance.
-        if (normalises_over_a_batch(model())) model().eval();
+        if (normalises_over_a_batch(all_models())) all_models().eval();
         peak = memory::estimate<typename step_type::recipe>(model(), batches_.front(), loss_of_,
                                                             {.state_per_parameter = state_per_parameter}, recipe_)
                    .peak();
@@ -240,10 +243,18 @@ class preflight_program_of final : public preflight_program {
     void save(std::string const& directory) override {
       step_.settle();
       random_ = random_snapshot::take(program_.parameters().device);
+      buffers_of_others_.clear();
+      auto const own = program_.model().buffers();
+      for (at::Tensor const& one : program_.all_models().buffers()) {
+        bool const is_own = std::any_of(own.begin(), own.end(), [&](at::Tensor const& other) { return other.is_same(one); });
+        if (!is_own) buffers_of_others_.emplace_back(one, one.clone());
+      }
       save_rehearsal(program_, parts(), step_.updates(), directory);
     }
     void load(std::string const& directory) override {
       load_rehearsal(program_, parts(), directory);
+      at::NoGradGuard const no_grad;
+      for (auto const& [buffer, copy] : buffers_of_others_) buffer.copy_(copy);
       random_.restore();
     }
 
@@ -290,6 +301,8 @@ class preflight_program_of final : public preflight_program {
     step_type& step_ = *trial_;
     std::vector<double> rates_;
     random_snapshot random_;
+    std::vector<std::pair<at::Tensor, at::Tensor>>
+        buffers_of_others_;  ///< those of other parts, which the files lack, and copies
     std::string rung_;
   };
 

@@ -73,8 +73,8 @@ KEEL_BODY at::Tensor tried_passes::target() const {
 }
 
 KEEL_BODY tried_passes::tried_passes(preflight_program& of) : program(of), tensors(of.tensors(0)), rows(of.rows(0)) {
-  mode_scope const modes(program.model());
-  if (normalises_over_a_batch(program.model())) program.model().eval();
+  mode_scope const modes(program.all_models());
+  if (normalises_over_a_batch(program.all_models())) program.all_models().eval();
   first = pass({});
   tried_pass const again = pass({});
   is_repeatable = !is_changed(first, again) && !is_changed(first.operands.output, again.operands.output);

@@ -87,6 +87,8 @@ class preflight_program {
 
   virtual config const& recipe() const = 0;
   virtual torch::nn::Module& model() = 0;
+  /// All models of the run as one module: the loss may run through each of them.
+  virtual torch::nn::Module& all_models() = 0;
   virtual torch::optim::Optimizer& optimizer() = 0;
   virtual parameter_list const& parameters() = 0;
   virtual std::int64_t updates_of_run() const = 0;  ///< 0 if unknown

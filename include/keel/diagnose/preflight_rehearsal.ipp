@@ -391,8 +391,8 @@ KEEL_BODY void check_out_of_memory(preflight_program& program, preflight_table& 
   }
   if (!wrong.empty()) {
     bool const may_differ = wrong.find("the same update differs") != std::string::npos;
-    bool const is_random = may_differ && (normalises_over_a_batch(program.model()) || [&] {
-                             for (auto const& one : program.model().modules(/*include_self=*/false)) {
+    bool const is_random = may_differ && (normalises_over_a_batch(program.all_models()) || [&] {
+                             for (auto const& one : program.all_models().modules(/*include_self=*/false)) {
                                if (one->name().find("Dropout") != std::string::npos) return true;
                              }
                              return false;

@@ -134,8 +134,8 @@ KEEL_BODY void check_look_ahead(tried_passes const& passes, preflight_table& tab
     table.not_applicable(check, "the targets are not later inputs of a sequence");
     return;
   }
-  mode_scope const modes(passes.program.model());
-  if (normalises_over_a_batch(passes.program.model())) passes.program.model().eval();
+  mode_scope const modes(passes.program.all_models());
+  if (normalises_over_a_batch(passes.program.all_models())) passes.program.all_models().eval();
   auto const output_of = [&](tried_pass const& one) {
     return one.operands.output.defined()
                ? by_row_and_time(one.operands.output.cpu(), relation->rows, relation->length, relation->target_is_by_time)
@@ -403,8 +403,8 @@ KEEL_BODY void look_at_padding(tried_passes const& passes, std::size_t ids, std:
   if (row < 0 || !passes.has_output()) return;
   std::int64_t const there = lengths[row].item<std::int64_t>();
   // Without dropout, whose random numbers depend on the shape.
-  mode_scope const modes(passes.program.model());
-  passes.program.model().eval();
+  mode_scope const modes(passes.program.all_models());
+  passes.program.all_models().eval();
   auto const cut = [&](std::int64_t to_length) {
     std::vector<at::Tensor> instead;
     for (at::Tensor const& one : passes.tensors) {
@@ -439,8 +439,8 @@ KEEL_BODY void look_at_padding(tried_passes const& passes, std::size_t ids, std:
 
 KEEL_BODY void check_masks(tried_passes const& passes, preflight_table& table) {
   constexpr char const* check = "masks";
-  mode_scope const modes(passes.program.model());
-  if (normalises_over_a_batch(passes.program.model())) passes.program.model().eval();
+  mode_scope const modes(passes.program.all_models());
+  if (normalises_over_a_batch(passes.program.all_models())) passes.program.all_models().eval();
   mask_findings found;
   auto const labels = passes.labels();
   for (std::size_t i = 0; i < passes.tensors.size() && found.wrong.empty(); ++i) {

@@ -192,8 +192,8 @@ KEEL_BODY void check_labels_belong(preflight_program& program, preflight_trainin
         tried_update const update = step.update(batches);
         if (!update.is_applied && !update.is_overflow) return;
       }
-      mode_scope const modes(program.model());
-      program.model().eval();
+      mode_scope const modes(program.all_models());
+      program.all_models().eval();
       at::NoGradGuard const no_grad;
       for (std::size_t i = trains_on; i < all; ++i) losses.push_back(host_value(program.loss({i}).mean));
     });

@@ -171,7 +171,7 @@ KEEL_BODY std::vector<at::Tensor> leaves_of(at::Tensor const& loss) {
 KEEL_BODY void check_other_leaves(preflight_program& program, preflight_table& table) {
   constexpr char const* check = "parameters";
   std::unordered_set<void const*> known;
-  for (at::Tensor const& one : program.model().parameters()) known.insert(one.unsafeGetTensorImpl());
+  for (at::Tensor const& one : program.all_models().parameters()) known.insert(one.unsafeGetTensorImpl());
   // Parameters are leaves of every call; temporary leaves, such as inputs of a derivative, are new in each. The leaves of the first call
   // are kept alive so that their addresses are not reused.
   std::vector<at::Tensor> const first = leaves_of(program.loss({0}).mean);
@@ -316,9 +316,9 @@ KEEL_BODY void check_rows(tried_passes const& passes, preflight_table& table) {
     table.not_applicable(check, compares_rows ? "the loss compares all pairs of rows" : "the output has no batch dimension");
     return;
   }
-  mode_scope const modes(passes.program.model());
-  bool const by_batch = normalises_over_a_batch(passes.program.model());
-  if (by_batch) passes.program.model().eval();
+  mode_scope const modes(passes.program.all_models());
+  bool const by_batch = normalises_over_a_batch(passes.program.all_models());
+  if (by_batch) passes.program.all_models().eval();
   // Replaces the values at the first index of one dimension of all inputs, and returns the changes of the output.
   auto const with_another_first = [&](std::int64_t dim, std::int64_t size) {
     std::vector<at::Tensor> instead = passes.tensors;

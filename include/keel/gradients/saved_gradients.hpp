@@ -21,7 +21,8 @@ class saved_gradients {
   saved_gradients(saved_gradients const&) = delete;
   saved_gradients& operator=(saved_gradients const&) = delete;
   ~saved_gradients() {
-    for (auto& [parameter, gradient] : kept_) parameter.mutable_grad() = std::move(gradient);
+    // In reverse order, because a tied parameter is there twice, the second time without its gradient.
+    for (auto at = kept_.rbegin(); at != kept_.rend(); ++at) at->first.mutable_grad() = std::move(at->second);
   }
 
  private:

@@ -36,11 +36,11 @@ class any_micro_batch {
 
   virtual std::int64_t rows() const = 0;
   virtual std::int64_t tokens() const = 0;
-  /// Rows that are not separated when it is split; 0: it cannot be split.
+  /// Rows per group that a split keeps together: pieces have multiples of this many rows. 0: the batch cannot be split.
   virtual std::int64_t granularity() const = 0;
   virtual weighted_loss loss_of() = 0;
-  /// Returns the rows from `begin` to before `end`, shortened to `length` tokens (0: not shortened); null if that is the whole batch. This
-  /// object must outlive the part.
+  /// Returns rows [begin, end), truncated to `length` tokens (0: not truncated); null if that is the whole batch. The result refers to this
+  /// object, which must outlive it.
   virtual std::unique_ptr<any_micro_batch> part(std::int64_t begin, std::int64_t end, std::int64_t length) = 0;
   virtual batch_contents contents() const = 0;
   /// The dtype of its first floating-point tensor whose dtype is not `dtype`; nullopt if there is none.
@@ -50,14 +50,14 @@ class any_micro_batch {
   /// Copies the batch and the loss function, for retries and traces; null if they cannot be copied. Shares the batch's tensors.
   virtual std::unique_ptr<any_micro_batch> copy() const = 0;
 
-  /// Maximum number of pieces.
+  /// Maximum number of pieces that it can be split into.
   std::int64_t max_pieces() const {
     return granularity() > 0 ? std::max<std::int64_t>(1, rows() / granularity()) : std::int64_t{1};
   }
   /// True if its tensors were written to since mark().
   bool was_changed() const;
 
-  /// Records the present state of its tensors, for was_changed().
+  /// Records the current state of its tensors, for was_changed().
   void mark();
 
  protected:
@@ -71,7 +71,7 @@ class any_micro_batch {
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// `Batch` and `LossOf` are values, or references that must outlive this object. `IsKept`: allows copy() and write().
+/// `Batch` and `LossOf` are values, or references that must outlive this object. `IsKept` enables copy() and write().
 template <class Batch, class LossOf, bool IsKept = true>
 class typed_micro_batch final : public any_micro_batch {
   using batch_type = std::remove_cvref_t<Batch>;

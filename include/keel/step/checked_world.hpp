@@ -14,7 +14,7 @@ world_of_ranks checked_world(world_of_ranks const& world) {
   return world;
 }
 
-/// Rejected (U56) if the recipe needs a world and none was given.
+/// Rejected (U56) if the recipe needs several ranks and no world was passed.
 template <class Recipe, bool Replicates>
 void require_world() {
   if constexpr (Replicates) reject_call<rule::U56, Recipe>();

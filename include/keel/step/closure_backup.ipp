@@ -21,12 +21,12 @@ namespace keel::detail::inline KEEL_MODE {
 struct closure_backup::optimizer_copy {
   nlohmann::json values;
   tensor_map tensors;
-  // For LBFGS, instead of both.
+  // For LBFGS, instead of the two members above.
   using states = std::remove_cvref_t<decltype(std::declval<torch::optim::Optimizer&>().state())>;
   std::optional<states> lbfgs_state;
 };
 
-/// Copies LBFGS's state. Clones only the three tensors that LBFGS modifies in place; the copy shares the tensors of its history, which are
+/// Copies LBFGS's state. Clones only the three tensors that LBFGS modifies in place; the copy shares the tensors of the history, which are
 /// most of the state.
 template <class States>
 States clone_lbfgs_state(States const& states) {

@@ -12,7 +12,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// One update. Its loss and norm are those of the first evaluation, at the initial parameters.
+/// One update. The loss and norm that it reports are those of the first evaluation, at the initial parameters.
 class closure_update final : public update_strategy {
  public:
   /// `run_all` runs the micro-batches. Both arguments must outlive this object.

@@ -1,5 +1,6 @@
-// Decides an update on the device, without synchronizing the host. The device compares with limits that the host knows from earlier
-// updates. The host reads a few numbers when the next update is due; until then the device runs that update's forward and backward passes.
+// Decides an update on the device, without synchronizing the host. The device compares loss and norm with limits that the host computed
+// from earlier updates. The host reads the outcome when the next update is due; until then the device runs that update's forward and
+// backward passes.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -28,7 +29,7 @@ namespace keel::inline KEEL_MODE {
 struct update_limits {
   double loss;
   double gradient_norm;
-  double clip;                                                 ///< larger norms are scaled to it
+  double clip;                                                 ///< gradients with a larger norm are scaled down to it
   double squarable = std::numeric_limits<double>::infinity();  ///< max_squarable_norm() if clip exceeds it
 };
 
@@ -71,15 +72,15 @@ reason skip_reason_of(double loss, double norm, update_limits const& limits, rea
 /// A decision on the device, with its deferred result for the host.
 struct device_decision {
   device_result verdict;
-  at::Tensor factor;        ///< multiplies the gradients: unscaling and clipping; double scalar
+  at::Tensor factor;        ///< factor on the gradients, for unscaling and clipping; double scalar
   at::Tensor should_apply;  ///< bool scalar
   at::Tensor overflowed;    ///< bool scalar: finite loss, non-finite gradient
   at::Tensor norm;          ///< norm of the unscaled gradients; double scalar
-  at::Tensor unscaling;     ///< the factor without the clip
+  at::Tensor unscaling;     ///< the factor without clipping; double scalar
 };
 
 /// Checks and clips on the device; modifies nothing. All tensors are on the device. `loss`: mean of the update, a double scalar.
-/// `has_nonfinite_buffer`: bool scalar, may be undefined. `extra`: doubles that the host reads with the verdict.
+/// `has_nonfinite_buffer`: bool scalar, may be undefined. `extra`: doubles that the host reads together with the outcome.
 device_decision decide_on_device(gradients<stage::unscaled> unscaled, at::Tensor const& loss, update_limits const& limits,
                                  at::Tensor const& has_nonfinite_buffer = {}, std::vector<at::Tensor> const& extra = {});
 

@@ -1,4 +1,4 @@
-// Exposes unscaled gradients to hooks, while the update works with scaled ones.
+// Exposes unscaled gradients to hooks while the update works with scaled ones.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -17,7 +17,7 @@ class forward_scope {
                 unit_listener* listener = nullptr)
       : autocast_(device, precision), units_(relief.recompute, listener), attention_(relief.attention) {}
 
-  /// Throw if the model used no recompute unit, or no attention of keel.
+  /// Throw recipe_error if the model called no keel::unit, or no keel::attention, in this scope.
   void require_units() const { units_.require_any(); }
   void require_attention() const { attention_.require_any(); }
 

@@ -46,17 +46,17 @@ namespace stage {
 struct scaled {};
 /// Divided by the loss scale and the total weight; not checked yet.
 struct unscaled {};
-/// Finite.
+/// All gradients are finite.
 struct checked {};
-/// Clipped, or below the limit.
+/// Clipped, or within the clip limit.
 struct clipped {};
-/// The optimizer has used them.
+/// Applied by the optimizer.
 struct stepped {};
 }  // namespace stage
 namespace accumulation {
 /// More micro-batches may follow.
 struct partial {};
-/// Contains all micro-batches of the update.
+/// All micro-batches of the update are accumulated.
 struct complete {};
 }  // namespace accumulation
 
@@ -80,7 +80,7 @@ struct gradient_values {
   at::Tensor device_scale{};  ///< further factor on the loss, known only on the device; undefined if none
   double first_weight = 0.0;  ///< weight of the first micro-batch: the unit of all weights
   double total_weight = 0.0;  ///< in units of the first
-  double factor = 1.0;        ///< not yet multiplied into the gradients in memory
+  double factor = 1.0;        ///< pending: not yet multiplied into the gradients in memory
   double norm = 0.0;
   bool clipped = false;
   std::vector<double> norms{};  ///< for each parameter, the L2 norm of its unscaled gradient
@@ -138,7 +138,7 @@ namespace keel::inline KEEL_MODE {
 
 // In reverse order, so that each stage can return the next.
 
-/// Gradients that an optimizer has used.
+/// Gradients that an optimizer has applied.
 template <>
 class gradients<stage::stepped> : public detail::gradients_base<stage::stepped, accumulation::complete> {
  public:
@@ -166,9 +166,10 @@ class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, 
   bool clipped() const { return values_.clipped; }
   /// Multiplies the pending factor into the gradients, rounded to their dtype.
   void write() { values_.write(); }
-  /// Writes the factor and restores dtypes as this optimizer expects; does nothing for an update engine. step() does so if needed.
+  /// Multiplies the pending factor into the gradients and converts them to the dtypes that this optimizer expects; a no-op for an update
+  /// engine. Called by step() if needed.
   void write_for(torch::optim::Optimizer& optimizer);
-  /// Pre-allocates the optimizer state that the step needs, as far as the optimizer allows it. step() does so if needed.
+  /// Pre-allocates the optimizer state that the step needs, if the optimizer supports that. Called by step() if needed.
   void prepare(torch::optim::Optimizer& optimizer);
   /// Runs the optimizer's step. Throws what the optimizer throws.
   gradients<stage::stepped> step(torch::optim::Optimizer& optimizer) &&;
@@ -181,7 +182,7 @@ class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, 
   detail::first_states states_;  ///< state created for an optimizer that is not an update engine
 };
 
-/// Gradients that are finite.
+/// Gradients that were checked: all are finite.
 template <>
 class gradients<stage::checked> : public detail::gradients_base<stage::checked, accumulation::complete> {
  public:
@@ -194,7 +195,7 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
   }
   /// The factor that unscales the gradients in memory.
   double factor() const { return values_.factor; }
-  /// The L2 norm of each parameter's gradient, as norm_of().
+  /// The L2 norm of each parameter's gradient, as returned by norm_of().
   std::vector<double> const& norms() const { return values_.norms; }
   /// The L2 norm of one parameter's gradient, before clipping; 0 without a gradient.
   double norm_of(std::size_t parameter) const { return values_.norms[parameter]; }
@@ -309,14 +310,15 @@ class gradients<stage::scaled, accumulation::complete> : public detail::gradient
 template <>
 class gradients<stage::scaled, accumulation::partial> : public detail::gradients_base<stage::scaled, accumulation::partial> {
  public:
-  /// Runs the backward pass of one micro-batch's mean loss. Weights are relative to the first, so an update of equal micro-batches is the
-  /// plain sum, divided once by their number.
+  /// Runs the backward pass of one micro-batch's mean loss. Weights are relative to the first micro-batch's, so gradients of equally
+  /// weighted micro-batches are simply summed, and divided once by their number.
   void add(at::Tensor const& mean_loss, double weight = 1.0);
-  /// unit() and weight() as they would be with one more micro-batch of this weight, as a mean or as a term.
+  /// Returns unit() and weight() as they would be after one more micro-batch of this weight, added by add() or, if `is_term`, by
+  /// add_term().
   std::pair<double, double> weights_with(double weight, bool is_term) const;
-  /// As add(), for a loss that is a term of a sum and is not averaged.
+  /// Same as add(), for a loss that is a term of a sum and is not averaged.
   void add_term(at::Tensor const& loss);
-  /// Call before backward passes that the program runs itself; end_manual_backward() follows them.
+  /// Call before the program's own backward passes, and end_manual_backward() after them.
   void begin_term();
   /// Ends the micro-batch that begin_term() began. `is_sum`: its loss is a term of a sum.
   void end_manual_backward(bool is_sum);

@@ -1,5 +1,5 @@
-// A micro-batch for which the program runs the backward passes itself. Use it to free one loss before the next, to modify gradients during
-// the backward pass, for gradient penalties, or with a library that calls backward().
+// A micro-batch for which the program runs the backward passes itself: to free one loss before computing the next, to modify gradients
+// during the backward pass, for gradient penalties, or with a library that calls backward().
 //
 //     auto micro_batch = step.open();
 //     a.backward();

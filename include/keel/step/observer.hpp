@@ -25,9 +25,9 @@ class step_observer {
   virtual void observe(event::out_of_memory const& /*event*/) {}
   virtual void observe(event::rung_released const& /*event*/) {}
 
-  /// True if it reads the loss of each micro-batch, for which the host then waits.
+  /// True if it reads the loss of each micro-batch. The host then waits for every loss.
   virtual bool reads_losses() const { return false; }
-  /// True if it reads the gradients of each update, for which the host then waits.
+  /// True if it reads the gradients of each update. The host then waits for them.
   virtual bool reads_gradients() const { return false; }
   /// True if each update reports its memory usage.
   virtual bool watches_memory() const { return false; }
@@ -35,7 +35,7 @@ class step_observer {
   virtual layer_detail watches_layers() const { return layer_detail::none; }
   /// True if non-finite updates are traced, provided that the recipe enables incidents.
   virtual bool traces_incidents() const { return true; }
-  /// Returns the configuration that the rules check: `value` with the facts that the observer's run adds.
+  /// Returns `value` with the facts that the observer's run adds. The rules check the result.
   virtual config judged(config const& value) const { return value; }
 };
 

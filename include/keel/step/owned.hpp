@@ -70,7 +70,7 @@ class owned {
   owned(Model model, Optimizer optimizer, options of_run = {}) {
     hold(std::move(model), std::move(optimizer), std::move(of_run));
   }
-  /// For a recipe that leaves numbers open.
+  /// Same as above, for a recipe that leaves numbers open.
   template <detail::shared_model Model, detail::movable_optimizer Optimizer>
   owned(Model model, Optimizer optimizer, numbers const& all, options of_run = {}) {
     hold(std::move(model), std::move(optimizer), all, std::move(of_run));

@@ -123,7 +123,7 @@ bool is_unchanged(std::any const& mark, Field& field) {
   }
 }
 
-/// A tensor's handle and a copy of its values.
+/// A tensor's handle, and a copy of its values.
 struct tensor_copy {
   at::Tensor live;
   at::Tensor values;
@@ -211,7 +211,7 @@ class field_copies {
     exclude_changed(marks.fields_, fields_, state);
   }
   /// Restores all fields. Copies values back into tensors, and restores the handles of tensors that were replaced. Allocates no device
-  /// memory, because it may follow an out-of-memory.
+  /// memory, because it may run after an out-of-memory error.
   template <class State>
   void restore(State& state) const {
     at::NoGradGuard no_grad;
@@ -247,7 +247,7 @@ class program_state {
   virtual bool empty() const = 0;
   virtual std::vector<field_copies> take() = 0;
   virtual void restore(std::vector<field_copies> const& copies) = 0;
-  /// Copies all registered state, even state that skipped updates do not restore; for a trace, which must leave no effects.
+  /// Copies all registered state, even state that skipped updates do not restore. For a trace, which must have no side effects.
   virtual std::vector<field_copies> capture_all() = 0;
   virtual void restore_all(std::vector<field_copies> const& copies) = 0;
   virtual std::vector<field_marks> capture_marks() = 0;

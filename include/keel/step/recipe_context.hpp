@@ -23,7 +23,7 @@ inline constexpr char batch_kind_tag = 0;
 /// The rules of a recipe, custom ones included, and the facts that the types of model and optimizer declare.
 struct recipe_rules {
   config recipe;  ///< as declared by its types
-  /// Each throws recipe_error with the rules that a configuration breaks: all of them, or those about data.
+  /// Both throw recipe_error, which lists the rules that a configuration breaks. The first checks all rules, the second those about data.
   void (*require_unbroken)(config const&);
   void (*require_data_unbroken)(config const&);
   model::settings model;
@@ -38,7 +38,7 @@ recipe_rules rules_of() {
 
 class recipe_context {
  public:
-  /// `judged`: the recipe with all numbers. Throws recipe_error if it or the facts break a rule.
+  /// `judged`: the recipe with all of its numbers. Throws recipe_error if it breaks a rule, alone or with the facts.
   recipe_context(recipe_rules const& rules, torch::optim::Optimizer& optimizer, parameter_list const& parameters,
                  config const& judged, std::int64_t updates, std::int64_t ranks, step_environment const& environment);
 

@@ -11,8 +11,8 @@ namespace keel::detail::inline KEEL_MODE {
 /// leave open, or whose value is invalid.
 void apply_numbers(config& to, numbers const& all);
 
-/// Changes the numbers that every update reads again, during a run. Throws recipe_error (E22), which names each other number, each that the
-/// recipe does not leave open, and each whose value is invalid.
+/// Changes numbers during a run; only those that every update reads again can change. Throws recipe_error (E22), which names each number
+/// that cannot change, that the recipe does not leave open, or whose value is invalid.
 void change_numbers(config& present, config const& recipe, numbers const& some);
 
 /// True if the recipe leaves numbers to the program (keel::given).
@@ -23,7 +23,7 @@ class recipe_numbers {
  public:
   /// For a recipe that leaves no numbers open.
   explicit recipe_numbers(config const& recipe) : recipe_(recipe), value_(recipe), present_(recipe) {}
-  /// Throws recipe_error (E22) as apply_numbers.
+  /// Throws recipe_error (E22), as apply_numbers does.
   recipe_numbers(config const& recipe, numbers const& all) : recipe_(recipe), value_(recipe), present_(recipe) {
     apply_numbers(value_, all);
     present_ = value_;
@@ -33,7 +33,7 @@ class recipe_numbers {
   config const& recipe() const { return recipe_; }
   /// The recipe with the numbers that the program passed at construction.
   config const& value() const { return value_; }
-  /// The recipe with the present numbers, after change().
+  /// The recipe with its current numbers, after change().
   config const& present() const { return present_; }
   void change(config const& present) { present_ = present; }
   bool is_changed() const { return !(present_ == value_); }

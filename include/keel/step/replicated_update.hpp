@@ -1,5 +1,5 @@
-// An update on several ranks. They agree on a summary of their micro-batches and all-reduce their gradients. Then each rank decides on the
-// result, on its host or its device.
+// An update on several ranks. The ranks agree on a summary of their micro-batches and all-reduce their gradients. Then each rank decides
+// from the result, on its host or its device.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -57,13 +57,14 @@ class replicated_update final : public update_strategy {
   void sum_gradients(update_summary const& all);
   /// Sets the reason to skip, the same on all ranks.
   void skip(update_decision& decision, agreement const& of_ranks) const;
-  /// Pre-allocates the tensors for the all-reduces of the losses on devices: running out of memory between two of them would leave the
-  /// other ranks blocked in the second.
+  /// Pre-allocates the tensors for the all-reduces of device losses: a rank that ran out of memory between two of them would leave the
+  /// other ranks blocked in the second one.
   void prepare_losses(agreement& of_ranks) const;
   /// The loss over all ranks as a double scalar on the device; also stores the named losses in `facts`. Collective.
   at::Tensor loss_on_device(update_facts& facts, agreement& of_ranks) const;
   void notify_before_gather(c10::function_ref<void()> run);
-  /// As replication::abort_peers_on_exception. Does not abort if memory ran out and the recipe has a ladder: the retry reports that.
+  /// Same as replication::abort_peers_on_exception, but does not abort if memory ran out and the recipe has a ladder: the retry reports
+  /// that to the peers.
   void abort_peers_on_exception(c10::function_ref<void()> run);
 
   update_parts& parts_;

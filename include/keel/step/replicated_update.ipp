@@ -24,7 +24,7 @@
 namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY void replicated_update::agree_in_backward() {
-  // A split micro-batch has several backward passes, and a hook after it may read gradients or call a collective.
+  // A split micro-batch has several backward passes, and a hook that runs after it may read gradients or call a collective.
   bool const is_single_pass = parts_.ladder.relief().pieces == 1 && !parts_.observer->reads_losses();
   bool const is_known = on_device() || !parts_.losses_stay_on_device;
   if (!parts_.ranks.is_shared() || !is_known || !is_single_pass) return;

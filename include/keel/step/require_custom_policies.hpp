@@ -42,7 +42,7 @@ constexpr bool has_uncalled_members() {
       &probe::decide, &probe::apply, &probe::update, &probe::is_due, &probe::should_stop, &probe::should_save, &probe::evaluate,
           &probe::operator();
     };
-    // A policy with a function that keel calls may use other names of this list for its own purposes.
+    // A policy that has a function which keel calls may use other names of this list for its own purposes.
     constexpr bool has_action = !requires {
       &probe::action, &probe::judge, &probe::handle, &probe::on_nonfinite, &probe::should_skip, &probe::should_rollback;
     };

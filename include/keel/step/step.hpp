@@ -49,7 +49,7 @@ class step final : public detail::typed_step<Recipe, Environment, detail::step_e
     detail::require_world<Recipe, base::replicates>();
   }
   /// For a recipe that replicates. Collective on `world`: broadcasts parameters and buffers from rank 0. Throws world_error (E24), which
-  /// names the first difference, if the ranks do not train the same.
+  /// names the first difference, if the ranks have different configurations.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
   step(Model& model, Optimizer& optimizer, World const& world, std::int64_t updates = 0,
        step_observer& observer = no_observer())
@@ -83,7 +83,7 @@ class step final : public detail::typed_step<Recipe, Environment, detail::step_e
     detail::reject_call_of<rule::U48, Recipe, recipe>();
   }
   step(step const&) = delete;  // functions that rerun an update refer to this object
-  /// Rejected (U51) wherever it is instantiated; for a member, where its class is moved.
+  /// Rejected (U51) where a step is moved. For a step that is a data member, this is where its class is moved.
   step(step&& other) noexcept : base(other.model(), other.optimizer(), other.recipe_numbers(), 0, no_observer(), {}) {
     detail::reject_call<rule::U51, Recipe>();
   }

@@ -54,11 +54,11 @@ class step_engine : public manual_backward_host {
 
   /// Replaces the observer given at construction. `observer` must outlive the step.
   void set_observer(step_observer& observer) { parts_.observer = &observer; }
-  /// Passes pending layer statistics to the observer; waits for those that a device still computes.
+  /// Passes pending layer statistics to the observer; waits for those that are still being computed on a device.
   void flush_layer_metrics() { show_layers(true); }
   /// Registers user state to restore when an update is skipped, retried or discarded. It must outlive the step.
   void restore_on_skip(program_state& state) { parts_.pass.restore_on_skip(state); }
-  /// Also restores the buffers of this model, which loss functions run through. It must live until forget().
+  /// Also restores the buffers of `other`, a model that loss functions run. It must live until forget(other).
   void restore_on_skip(torch::nn::Module& other);
   /// Stops restoring the buffers of `other`, which may be destroyed afterwards.
   void forget(torch::nn::Module& other);
@@ -86,7 +86,7 @@ class step_engine : public manual_backward_host {
   }
   /// Number of pieces that each micro-batch is split into, after the rungs taken so far.
   std::int64_t pieces() const { return parts_.ladder.relief().pieces; }
-  /// Measures to save memory, by the recipe and by the rungs taken so far.
+  /// Memory-saving measures in effect, from the recipe and the rungs taken so far.
   memory_settings const& relief() const { return parts_.ladder.relief(); }
   /// The rungs taken and remaining.
   memory_ladder& ladder() { return parts_.ladder; }
@@ -108,7 +108,7 @@ class step_engine : public manual_backward_host {
   bool at_boundary() const { return !open_ && !closing_; }
   /// The recipe with the numbers that this step was constructed with.
   config const& recipe_value() const { return parts_.recipe(); }
-  /// The recipe with the present numbers, after change().
+  /// The recipe with its current numbers, after change().
   config const& present_value() const { return parts_.present(); }
   /// The recipe's numbers, to construct another step with them.
   detail::recipe_numbers const& recipe_numbers() const { return parts_.numbers; }
@@ -119,7 +119,7 @@ class step_engine : public manual_backward_host {
   torch::optim::Optimizer& optimizer() const { return parts_.optimizer; }
   /// The model given at construction.
   torch::nn::Module& model() const { return parts_.model; }
-  /// Facts about the run that construction found, for the rules.
+  /// Facts about the run that the constructor collected, for the rules.
   run_facts const& facts() const { return parts_.context.run(); }
   /// Sets the run's length, if the step was constructed with run_facts::length_of_batches. Throws recipe_error with the rules that it
   /// breaks.
@@ -128,7 +128,7 @@ class step_engine : public manual_backward_host {
   lr_schedule& schedule() { return parts_.schedule; }
   /// Measures the time of each phase.
   phase_clock& phases() { return parts_.pass.phases(); }
-  /// Count skipped updates and decide when the run ends or rolls back.
+  /// The guards, which count skipped updates and decide when the run ends or rolls back.
   update_guards& guards() { return parts_.guards; }
   /// Adds facts about the source of the batches, with the first batch.
   void add_facts(data::settings const& data) { parts_.context.add_facts(data); }
@@ -153,7 +153,7 @@ class step_engine : public manual_backward_host {
   void check(c10::function_ref<void()> run);
   /// The facts about this step that the rules check.
   recipe_context& context() { return parts_.context; }
-  /// Rows that are not separated when a micro-batch is split.
+  /// Rows that stay together when a micro-batch is split.
   std::int64_t granularity() const { return parts_.pass.granularity(); }
   /// Opens a micro-batch for which the program runs the backward passes.
   manual_backward open_manual_backward(std::int64_t rows, std::int64_t tokens) {
@@ -172,7 +172,7 @@ class step_engine : public manual_backward_host {
   void begin();
   /// Between updates: takes a rung if the allocator slows training down.
   void relieve_allocator();
-  /// If no rung is left, the run continues at its present speed.
+  /// Takes a rung because the allocator is slow. If no rung is left, the run continues without one.
   void take_rung_for_slow_allocator();
   /// Runs the remaining micro-batches and, if `complete`, finishes the update. If memory runs out before the optimizer step, the whole
   /// update is retried on the next rung.
@@ -191,7 +191,7 @@ class step_engine : public manual_backward_host {
   void settle_previous();
   /// Applies the update, or skips it.
   step_outcome finish(update_strategy& way, update_decision found);
-  /// As finish(), for a device-decided update; returns the result of the previous one.
+  /// Same as finish(), for a device-decided update; returns the result of the previous one.
   step_outcome finish_deferred(update_decision found);
   /// Completes an update whose decision is known.
   step_outcome conclude(update_decision const& found);

@@ -80,9 +80,9 @@ KEEL_BODY step_outcome step_engine::accumulate(any_micro_batch& batch) {
     if (!copy)
       throw error("E12", has_closure
                              ? "accumulation with a closure optimizer requires a batch and a loss function that can be "
-                               "copied. Use keel::accumulate<1>."
+                               "copied. Make both copyable, or use keel::accumulate<1>."
                              : "keel::oom::ladder retries an update, which requires a batch and a loss function that can "
-                               "be copied. Pass the loss function by std::ref.");
+                               "be copied. Make the batch type copyable, and pass the loss function by std::ref.");
     replay_.add(std::move(copy));
     return advance(complete, [&] {
       if (has_closure) replay_.rewind();
@@ -220,7 +220,7 @@ KEEL_BODY void step_engine::run(any_micro_batch& batch, std::int64_t index) {
 }
 
 KEEL_BODY void step_engine::observe_end(loss_accumulator const& tally, std::int64_t index) {
-  // A hook does not affect how an update is decided; on a device it costs a wait.
+  // A hook does not affect how an update is decided; on a device it only costs a wait.
   bool const asks = parts_.losses_stay_on_device && parts_.observer->reads_losses();
   double const loss = asks && tally.is_on_device() ? parts_.read(tally.mean_on_device()) : tally.mean();
   parts_.observer->observe(event::micro_batch_end{parts_.begun(), index, loss, tally.weight});
@@ -380,7 +380,7 @@ KEEL_BODY step_outcome step_engine::accept(update_decision const& found) {
   ++parts_.updates;
   parts_.half_updated = false;
   if (found.was_clipped) ++parts_.clipped;
-  // The update is still open, as for update_end: the hook does not run at an update boundary.
+  // The update is still open, as in update_end, so the hook does not run at an update boundary.
   if (parts_.has_ladder()) {
     if (auto const rung = parts_.ladder.updated())
       parts_.observer->observe(event::rung_released{parts_.updates, to_string(*rung), relief().pieces});
@@ -398,7 +398,7 @@ KEEL_BODY step_outcome step_engine::skip(update_decision const& found) {
   ++parts_.skipped;
   parts_.pass.layers().forget(parts_.updates + 1);
   if (at_floor) parts_.scaler.hold_at_floor();
-  // Before hooks are called, which may throw: the device's scale has backed off too.
+  // Back off before calling the hooks, which may throw: the scale on the device has backed off already.
   if (why == reason::scale_overflow) parts_.scaler.update(true);
   step_outcome result = close(found, result::skipped{why, found.where, origin});
   if (why == reason::scale_overflow) return result;
@@ -425,7 +425,7 @@ KEEL_BODY step_outcome step_engine::close(update_decision const& found, step_out
   update_facts const& facts = found.facts;
   if (!facts.late) parts_.pass.phases().stop();
   auto const losses = facts.parts.values([this](at::Tensor const& one) { return parts_.read(one); });
-  // The update is still open: a hook is not at a boundary, where the cursor already counts this update.
+  // The update is still open, so a hook does not run at an update boundary, where the cursor would already include this update.
   parts_.observer->observe(event::update_end{parts_.updates, result, found.loss, found.norm, facts.loss_scale, facts.tokens,
                                              facts.rows, facts.late, facts.late ? facts.memory : parts_.pass.memory().end(),
                                              facts.late ? facts.times : parts_.pass.phases().take(), losses});
@@ -550,7 +550,7 @@ void step_engine::visit_all(Archive& archive) {
   clip_state_field clip{*parts_.clip};
   archive("clip", clip);
   if (parts_.numbers.are_open()) {
-    // Unless change() set a number, the program's value wins after a resume, and may differ from the saved one.
+    // Unless change() set a number, a resume uses the program's value, which may differ from the saved one.
     bool is_changed = parts_.numbers.is_changed();
     config present = parts_.present();
     archive("numbers_changed", is_changed);

@@ -20,7 +20,8 @@ KEEL_BODY void require_training_mode(torch::nn::Module const& model) {
   std::string first = matters(model) ? model.name() : "";
   // include_self=true would need the model to be held by a shared_ptr.
   for (auto const& one : model.named_modules("", /*include_self=*/false)) {
-    // After eval() every submodule is in evaluation mode. If one still trains, such as a head on a frozen backbone, the mix is deliberate.
+    // After eval() every submodule is in evaluation mode. If one is still in training mode, such as a head on a frozen backbone, the mix is
+    // deliberate.
     if (one.value()->is_training()) return;
     if (first.empty() && matters(*one.value())) first = one.key();
   }

@@ -31,15 +31,17 @@ namespace keel::detail::inline KEEL_MODE {
 /// older version, does not compile.
 template <class Environment>
 Environment const& environment_instance() {
-  static_assert(std::is_base_of_v<step_environment, Environment>, "an environment derives from keel::step_environment.");
+  static_assert(std::is_base_of_v<step_environment, Environment>,
+                "an environment must derive from keel::step_environment. Fix: add it as a base class.");
   static_assert(std::is_member_function_pointer_v<decltype(&Environment::decides_on_device)> &&
                     std::is_member_function_pointer_v<decltype(&Environment::host_value)> &&
                     std::is_member_function_pointer_v<decltype(&Environment::allocator_retries)>,
-                "the functions of an environment are virtual, and a static one would be ignored. Fix: override them.");
+                "the functions of an environment are virtual; a static one would be ignored. Fix: override them.");
   static_assert(
       !requires { typename Environment::files; } && !requires { typename Environment::clock; } &&
           !requires { typename Environment::world; },
-      "an environment's files, clock and world would be ignored. Fix: trainer_options::own_files and own_clock.");
+      "an environment's files, clock and world would be ignored. Fix: trainer_options::own_files and own_clock; "
+      "pass the world to the constructor.");
   static Environment const machine{};
   return machine;
 }
@@ -62,7 +64,7 @@ class typed_step : public step_engine {
   using recipe = typename validated::recipe;
   /// The kinds of the recipe's policies. recipe_value() has the numbers.
   static constexpr config configured = kinds_of(config_of<recipe>);
-  /// True if the recipe has keel::ema.
+  /// True if the recipe has keel::ema, so that a moving average exists.
   static constexpr bool averages = configured.ema.decay > 0.0;
   /// True if the recipe is for several ranks.
   static constexpr bool replicates = shard::is_distributed(configured.shard);
@@ -75,7 +77,7 @@ class typed_step : public step_engine {
 
   /// `updates`: the run's length in updates, for schedules that need it; 0: unknown. Model, optimizer and observer must outlive the step.
   /// Collective on `world` for a recipe that replicates: broadcasts parameters and buffers from rank 0. Throws recipe_error, or world_error
-  /// (E24), which names the first difference, if the ranks do not train the same.
+  /// (E24), which names the first difference, if the ranks have different configurations.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   typed_step(Model& model, Optimizer& optimizer, detail::recipe_numbers const& all, std::int64_t updates,
              step_observer& observer, world_of_ranks const& world)
@@ -98,8 +100,8 @@ class typed_step : public step_engine {
   /// - interference_error (E19) if the program changed a gradient or a parameter during an open update, or called optimizer.step();
   /// - nonfinite_error and out_of_memory_error as the recipe configures, one call later if the device decides the update.
   ///
-  /// An exception discards the update: parameters, optimizer state and buffers keep their values from before it. The exception is an
-  /// optimizer that threw during its step; the message then says so.
+  /// An exception discards the update: parameters, optimizer state and buffers are unchanged, unless the optimizer itself threw inside
+  /// step(); the message then says so.
   template <class Batch, class LossOf>
   step_outcome operator()(Batch const& batch, LossOf&& loss_of) {
     constexpr bool cuts = oom::has_rung(configured.oom, oom::rung_kind::halve_micro_batch);
@@ -145,7 +147,7 @@ class typed_step : public step_engine {
   }
 
   /// Changes .accumulate or .clip from the next update on, if the recipe leaves them open. Checkpoints save the change. A schedule keeps
-  /// the length that the run began with. Throws recipe_error: E22 for any other number, or the rules that the numbers break. Throws error
+  /// the length with which the run began. Throws recipe_error: E22 for any other number, or the rules that the numbers break. Throws error
   /// (E12) during an open update.
   void change(numbers const& some)
     requires(leaves_numbers_open<recipe>)

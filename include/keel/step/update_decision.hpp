@@ -55,14 +55,14 @@ class named_sums {
   std::string first_nonfinite(read_number read) const;
   /// A checksum of the names; 0 if there are none.
   std::uint32_t names() const;
-  /// sums(): sum and weight of each named loss. put(): replaces them by the all-reduced values. `is_sum`: losses are summed over
+  /// sums(): sum and weight of each named loss. put(): replaces them with the all-reduced values. `is_sum`: losses are summed over
   /// micro-batches, not averaged.
   std::vector<double> sums(read_number read, bool is_sum) const;
   void put(std::vector<double> const& sums, bool is_sum);
   /// As above for losses that stay on the device; doubles.
   at::Tensor sums_on_device(at::Device device, bool is_sum) const;
   void set_sums_on_device(at::Tensor const& sums, bool is_sum);
-  /// means_on_device(): the mean of each loss as doubles on the device. set_means(): replaces them by the values that the host has read.
+  /// means_on_device(): the mean of each loss as doubles on the device. set_means(): replaces them with the values that the host has read.
   at::Tensor means_on_device() const;
   void set_means(std::span<double const> means);
 

@@ -16,7 +16,7 @@
 
 namespace keel::event::inline KEEL_MODE {
 
-/// The first micro-batch of a new update has arrived.
+/// Before the first micro-batch of an update.
 struct update_begin {
   std::int64_t update;  ///< updates applied so far
 };
@@ -55,7 +55,7 @@ struct update_end {
   /// Each loss of keel::losses with its name: the mean over the update, without its factor, in the order of first use.
   std::span<std::pair<std::string, double> const> losses = {};
 };
-/// A non-finite update was traced, and is skipped next. Model, optimizer and registered state are as before the update.
+/// A non-finite update was traced; it is skipped next, or ends the run. Model, optimizer and registered state are as before the update.
 struct incident {
   std::int64_t update;       ///< updates applied so far
   reason why;                ///< why the update is skipped
@@ -63,26 +63,26 @@ struct incident {
   double loss;               ///< loss of the update
   double gradient_norm;      ///< before clipping
   double loss_scale;         ///< factor on the loss
-  traced_update const& traced;      ///< the origin of the value
+  traced_update const& traced;      ///< where the non-finite value arose
   update_inputs const& began_with;  ///< micro-batches and random state, to rerun the update
   replay_settings const& settings;  ///< settings of the rerun
 };
-/// Layer statistics of an applied update. On a device this may follow some updates later.
+/// Layer statistics of an applied update. On a device this may be emitted some updates later.
 struct layers_measured {
   std::int64_t update;         ///< updates applied, the measured one included
   layer_record const& record;  ///< the statistics
 };
-/// Memory ran out and the ladder took a rung; the update restarts with its first micro-batch. If `slow`, the rung was taken between
-/// updates because the allocator repeatedly freed its cache and retried.
+/// Memory ran out: the ladder took a rung, and the update restarts with its first micro-batch. If no rung is left, `rung` is give_up and
+/// the run ends. If `slow`, the rung was taken between updates because the allocator repeatedly freed its cache and retried.
 struct out_of_memory {
   std::int64_t update;                               ///< updates applied so far
-  std::string rung;                                  ///< the rung taken
+  std::string rung;                                  ///< the rung taken; give_up if none was left
   std::string message;                               ///< LibTorch's message, one line
   std::int64_t pieces;                               ///< per micro-batch from now on
-  bool slow = false;                                 ///< memory did not run out, but the allocator was slow
+  bool slow = false;                                 ///< memory did not run out, but allocation was slow
   std::optional<keel::memory::shortage> where = {};  ///< where memory ran out; nullopt if memory is not counted
 };
-/// Memory sufficed long enough that the ladder released its last rung; the next update runs without it.
+/// Enough updates had sufficient memory, so the ladder released the rung that it took last; the next update runs without it.
 struct rung_released {
   std::int64_t update;  ///< updates applied so far
   std::string rung;     ///< the rung released

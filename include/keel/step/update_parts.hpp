@@ -61,7 +61,7 @@ struct update_parts {
   double read(at::Tensor const& one) const { return environment.host_value(one); }
   bool has_ladder() const { return recipe().oom.kind == oom::kind::ladder; }
   bool has_closure() const { return context.optimizer().closure; }
-  /// Applied updates and the one pending on a device.
+  /// Applied updates, including the one pending on a device.
   std::int64_t begun() const { return updates + (pending ? 1 : 0); }
   std::int64_t attempted() const { return begun() + skipped; }
   bool is_first() const { return updates == 0 && skipped == 0 && !pending; }
@@ -113,7 +113,7 @@ struct update_parts {
   bool half_updated = false;       ///< the optimizer threw inside its step
   // Device-decided updates: `pending` is the one whose result the host has not read; its loss scale is on the device.
   bool decides_on_device = false;
-  bool losses_stay_on_device = false;  ///< true also if the host decides: it reads them with the norm
+  bool losses_stay_on_device = false;  ///< also if the host decides; it then reads them together with the norm
   std::optional<pending_update> pending;
   std::optional<device_scale> scale_on_device;
 

@@ -49,7 +49,7 @@ class update_pass {
   phase_clock& phases() { return phases_; }
   layer_watch& layers() { return layers_; }
   update_sums const& sums() const { return sums_; }
-  /// Rows that are not separated when a micro-batch is split.
+  /// Rows that stay together when a micro-batch is split.
   std::int64_t granularity() const { return granularity_; }
   buffer_snapshot& buffers() { return buffers_; }
   /// Registers program state to restore together with the buffers. It must outlive this object.
@@ -72,8 +72,8 @@ class update_pass {
   /// Discards the update, after an exception or on request, and restores the buffers and the user state that its forward passes
   /// modified. Restores nothing once begin_update() was called.
   void drop();
-  /// A deferred update's hooks run while the next update is open, and may modify parameters. before_deferred_hooks() checks that nothing
-  /// has changed so far; after_deferred_hooks() accepts the changes of the hooks.
+  /// A deferred update's hooks run while the next update is open, and may modify parameters. before_deferred_hooks() verifies that nothing
+  /// was changed before the hooks; after_deferred_hooks() accepts what the hooks changed.
   void before_deferred_hooks() const { watch_.require_unchanged(); }
   void after_deferred_hooks() { watch_.capture_parameters(); }
   /// Call just before parameters change: from here on nothing can be restored.
@@ -109,7 +109,7 @@ class update_pass {
   /// Restarts the accumulation for the next loss evaluation of a closure optimizer. Does not restore buffers.
   void restart(double scale);
 
-  /// Reruns the forward pass of the rows from `begin` to before `end` of an earlier micro-batch, with the settings of run().
+  /// Reruns the forward pass of rows [begin, end) of an earlier micro-batch, with the settings of run().
   weighted_loss rerun_forward(any_micro_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* listener,
                               memory_settings const& relief) const;
 

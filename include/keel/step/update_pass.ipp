@@ -236,7 +236,7 @@ KEEL_BODY std::optional<weighted_loss> update_pass::forward(any_micro_batch& pie
   } else {
     loss = piece.loss_of();
   }
-  // Also check features that only a rung would enable: fail now rather than after a week.
+  // Also check features that only a rung enables: fail now rather than after a week.
   if (may_recompute_) scope.require_units();
   if (may_fuse_) scope.require_attention();
   return loss;
@@ -252,7 +252,7 @@ KEEL_BODY void update_pass::run_piece(any_micro_batch& piece, memory_settings co
   if (auto const changed = versions_.first_changed())
     throw broken_rule<data_error, rule::Z16>(parameters_.names[*changed] + " has a gradient");
   require_weight(loss.weight);
-  // A piece of padding only contributes nothing; its mean may be undefined or have no graph.
+  // A piece that is all padding contributes nothing; its mean may be NaN or have no graph.
   if (loss.weight == 0.0) return;
   require_trainable(loss);
   memory_.enter(memory::phase::backward);

@@ -1,5 +1,5 @@
-// Keeps the micro-batches of an update so that it can be retried. After an out-of-memory the whole update is retried, because part of its
-// gradients is lost. Only an update that has not stepped the optimizer is retried (O03). All ranks retry together, even those that had
+// Keeps the micro-batches of an update so that it can be retried. After an out-of-memory error the whole update is retried, because part of
+// its gradients is lost. Only an update that has not stepped the optimizer is retried (O03). All ranks retry together, even those that had
 // enough memory: they agree at the end of the update, so that no rank waits for one that retries (O01).
 #pragma once
 
@@ -41,10 +41,10 @@ class update_replay {
   /// Marks all micro-batches as not run, for a retry.
   void rewind() { next_ = 0; }
 
-  /// Calls `attempt()`. After an out-of-memory on any rank, calls `take_rung(message)`, which restores the state from before the update,
-  /// and retries. Returns the outcome if take_rung returns one, otherwise nullopt. `complete`: the last micro-batch is included. Only then
-  /// is the call collective: with several ranks, a retry is postponed until the end of the update. Rethrows any other exception of
-  /// `attempt`.
+  /// Calls `attempt()`. After an out-of-memory error on any rank, calls `take_rung(message)`, which restores the state from before the
+  /// update, and retries. Returns the outcome if take_rung returns one, otherwise nullopt. `complete`: the last micro-batch is included.
+  /// Only then is the call collective: with several ranks, a retry is postponed until the end of the update. Rethrows any other exception
+  /// of `attempt`.
   std::optional<step_outcome> retry_on_out_of_memory(
       replication& ranks, bool complete, c10::function_ref<void()> attempt,
       c10::function_ref<std::optional<step_outcome>(std::string const& message)> take_rung);

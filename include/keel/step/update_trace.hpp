@@ -47,10 +47,10 @@ struct update_inputs {
 struct replay_settings {
   double scale = 1.0;                ///< factor on the loss
   std::int64_t pieces = 1;           ///< per micro-batch
-  std::int64_t length = 0;           ///< tokens to shorten each to; 0: keep all
+  std::int64_t length = 0;           ///< tokens that rows are truncated to; 0: not truncated
   program_state* program = nullptr;  ///< registered state, or null
   std::vector<std::int64_t> without_rows =
-      {};  ///< rows to leave out of each micro-batch, ascending; the ranges between them run as pieces
+      {};  ///< rows to omit from each micro-batch, ascending; the ranges between them run as pieces
 };
 
 /// The result of rerunning an update.
@@ -94,7 +94,8 @@ class update_trace {
 
   /// Call after an update was applied.
   void accepted() { consecutive_ = false; }
-  /// True if this skipped update should be traced: it is non-finite, the first of consecutive ones, and below the limit. Counts it.
+  /// True if this skipped update should be traced: it is non-finite, the first of a series of skipped updates, and within the limit. If so,
+  /// counts it as traced.
   bool takes(reason why);
   /// Inputs of the open update, or of the one before it.
   update_inputs const& kept(bool is_before) const { return is_before ? before_ : kept_; }

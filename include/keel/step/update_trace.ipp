@@ -100,8 +100,8 @@ KEEL_BODY void update_trace::add(any_micro_batch& batch) {
     kept_.micro_batches.push_back({&batch, random_snapshot::take(parameters_.device)});
   } catch (std::exception const& thrown) {
     if (!is_out_of_memory(thrown)) throw;
-    // A possible later trace does not justify taking a rung.
-    kept_.missing = "memory ran out where it began";
+    // Do not take a rung for this: the inputs are only needed if the update is traced later.
+    kept_.missing = "memory ran out while its random state was being saved";
   }
 }
 
@@ -276,7 +276,7 @@ KEEL_BODY nonfinite_origin update_trace::run_again(update_inputs const& kept, fo
       weighted_loss loss;
       watch.look_at([&] {
         loss = forward(*one.batch, begin, end, watch.units());
-        // As in the update: the mean of padding only may be undefined or have no graph.
+        // As in the update: the mean over padding alone may be NaN or have no graph.
         if (loss.weight == 0.0) return;
         double const value = host_value(loss.mean);
         sum.add(value, loss.weight);
@@ -316,7 +316,7 @@ KEEL_BODY nonfinite_origin update_trace::run_again(update_inputs const& kept, fo
   whole.place = nonfinite_place::sum;
   if (to.losses.empty()) {
     whole.place = nonfinite_place::unknown;
-    whole.detail = "none of its batches is left";
+    whole.detail = "without_rows leaves out every row";
     return whole;
   }
   if (!std::isfinite(sum.mean())) return whole;
@@ -376,7 +376,7 @@ KEEL_BODY void update_trace::find_rows(update_inputs::entry const& at, std::int6
       origin.rows = std::move(bad);
     }
   } catch (std::exception const& thrown) {
-    // For example batch norm rejects a single row. Keep the origin found so far.
+    // For example, batch norm rejects a single row. Keep the origin found so far.
     origin.detail = "its rows could not be tested separately: " + first_line(thrown);
   }
 }

@@ -22,7 +22,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Replaces each tensor of a batch by `change(tensor)`, and each list of numbers by `change.list(numbers)` if `change` has that member.
+/// Replaces each tensor of a batch with `change(tensor)`, and each list of numbers with `change.list(numbers)` if `change` has that member.
 template <class Change>
 struct change_tensors {
   Change change;
@@ -65,14 +65,15 @@ struct keep_rows {
   }
 };
 
-/// Returns a copy of the batch without its non-finite rows. Returns nullopt if the batch should be used as it is: all rows are finite, or
-/// none is, which leaves nothing to keep. Before changing the copy, calls `drop` with the number of rows removed and the total. Throws
+/// Returns a copy of the batch without its non-finite rows. Returns nullopt if the batch should be used unchanged: all rows are finite, or
+/// none is, so that no row would remain. Before changing the copy, calls `drop` with the number of rows to remove and the total. Throws
 /// error (E12) if no tensor of the batch has its rows as the first dimension.
 template <class Batch>
 std::optional<Batch> drop_nonfinite_rows(Batch const& batch, c10::function_ref<void(std::int64_t, std::int64_t)> drop) {
   if constexpr (!countable_batch<Batch>) {
     return std::nullopt;  // the step rejects it (U14)
-  } else if constexpr (!writable_batch<Batch> || !std::copy_constructible<Batch> || requires { batch.granularity(); }) {
+  } else if constexpr (std::same_as<Batch, no_batch> || !writable_batch<Batch> || !std::copy_constructible<Batch> ||
+                       requires { batch.granularity(); }) {
     reject_call<rule::U60, Batch>();
   } else {
     std::int64_t const rows = batch_traits<Batch>::rows(batch);

@@ -1,7 +1,7 @@
-// Collective operations of a run between updates, above all checkpoints. Shared state is stored once; random state, data position and
+// Collective operations of a run between updates, mainly for checkpoints. Shared state is stored once; random state, data position and
 // registered state are stored per rank. Rank 0 loads for all ranks, and creates, finalizes and renames a checkpoint, so a save is atomic
-// even if a rank is killed. Ranks that share its file system write in parallel; otherwise rank 0 writes everything.
-// Not supported: writing the model from several ranks, because its weights would not be in one file.
+// even if a rank is killed. Ranks that share rank 0's file system write in parallel; otherwise rank 0 writes everything.
+// Not supported: writing the model from several ranks, because its weights would then be spread over several files.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -86,7 +86,7 @@ std::int64_t checkpoint_world_size(snapshot const& content);
 /// evaluate different values.
 void average_over_ranks(world_of_ranks const& world, std::string const& evaluation, evaluation_result& result);
 
-/// The end of an epoch at which the ranks have accumulated different numbers of micro-batches.
+/// Describes the end of an epoch at which the ranks have accumulated different numbers of micro-batches.
 struct uneven_end {
   int rank;        ///< the lowest rank with the fewest
   bool is_logged;  ///< at least one rank logged it already

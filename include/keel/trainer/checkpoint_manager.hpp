@@ -52,8 +52,8 @@ class saver;
 /// The best checkpoint of a run.
 struct best_saved {
   std::filesystem::path path;  ///< its directory, for load_weights and options.resume_from
-  double value;                ///< value of the metric by which checkpoints are compared
-  std::int64_t update;         ///< its number of applied updates
+  double value;                ///< value of the metric that selects the best checkpoint
+  std::int64_t update;         ///< number of updates applied when it was saved
 };
 
 }  // namespace keel::inline KEEL_MODE
@@ -65,7 +65,7 @@ class deferred_parts;
 /// Why a snapshot is loaded. `roll_back` keeps a learning rate that an earlier rollback lowered; `put_back` restores the exact state.
 enum class snapshot_use : unsigned char { resume, roll_back, replay, put_back };
 
-/// Manages the checkpoints of a run. Members without a comment are documented at the members of keel::trainer with the same names.
+/// Manages the checkpoints of a run. Members without a comment are documented at the members of keel::trainer that have the same names.
 class checkpoint_manager {
  public:
   /// All arguments must outlive this object. `directory`: null if the options name none. Collective: every rank has a manager, and all make
@@ -96,10 +96,11 @@ class checkpoint_manager {
       registered_.add(std::move(name), state, scope);
     }
   }
-  /// Call after a part was added to the run; `alone` contains only that part. Restores its state if the loaded checkpoint has one. Throws
-  /// error (S05) for an optimizer that cannot be saved, and checkpoint_error.
+  /// Call after a part was added to the run; `alone` contains only that part. If the loaded checkpoint contains the part, restores its
+  /// state. Throws error (S05) for an optimizer that cannot be saved, and checkpoint_error.
   void part_added(std::string const& name, trained_models& alone);
-  /// Call at the start of an iteration. Captures the random state, to restore it if the program then creates a part from the checkpoint.
+  /// Call at the start of an iteration. Captures the random state, which is restored if the program then creates a part that the checkpoint
+  /// contains.
   void capture_random_before_parts();
   void migrate(keel::migrate one) { migrations_.push_back(std::move(one)); }
 
@@ -111,17 +112,19 @@ class checkpoint_manager {
   /// The registered state, for a step or dry run that must restore it.
   registered_states& registered() { return registered_; }
 
-  /// True if the next boundary saves, provided that its update is applied. With several ranks considers only cadences by count.
+  /// True if the next boundary saves, provided that its update is applied. With several ranks, considers only cadences in updates, epochs
+  /// or tokens.
   bool is_save_due(std::int64_t updates);
-  /// True if a save was requested on this rank, or is due by the clock of rank 0. For the ranks' agreement on a save.
+  /// True if this rank has a request to save, or the clock of rank 0 makes a save due. The ranks combine these values when they agree on a
+  /// save.
   bool should_request_save();
 
   /// Call when the run begins. Saves the initial state if the recipe rolls back, so that a checkpoint exists.
   void begin();
 
   /// Call at each update boundary: collects finished saves, rolls back, saves. Collective. `updated`: the last update was applied. `asked`:
-  /// a signal, or any of several ranks, requests a save. `slowest_update()`: seconds of the slowest update plus evaluation. Returns true if
-  /// the run rolled back and its data continues at another position.
+  /// a signal, or any of several ranks, requests a save. `slowest_update()`: duration of the slowest update plus that of an evaluation, in
+  /// seconds. Returns true if the run rolled back and its data continues at another position.
   bool at_boundary(bool updated, bool asked, std::function<double()> const& slowest_update);
 
   /// Ends the run: saves unsaved progress and returns when everything is durable. Collective. Throws what a save throws.
@@ -130,18 +133,18 @@ class checkpoint_manager {
   /// exceptions. `is_failure_collective`: all ranks end with it; if not, nothing is saved. Throws what a save throws.
   void save_after(std::exception const& thrown, bool is_failure_collective = true);
 
-  /// `now`: the record or the evaluation of the last update is not complete, so a save is postponed to the boundary.
+  /// `now`: the record or the evaluation of the last update is incomplete, so save() is postponed to the boundary.
   void mark_incomplete(bool now) { is_incomplete_ = now; }
 
   /// Call at an update boundary. Captures the random state from which the next update starts.
   void capture_random_state();
-  /// Snapshot of the run as of the beginning of the update being traced, with the random state and data position that it began with.
+  /// Returns a snapshot of the run from just before the update that is being traced, with the random state and data position of that time.
   snapshot before_update(random_snapshot const& random, data_cursor const& cursor);
-  /// Loads a snapshot of a run with this recipe. `exactly`: the snapshot is from this run and trainer, so nothing may differ. Throws
+  /// Loads a snapshot of a run that has this recipe. `exactly`: the snapshot was taken by this trainer, so nothing may differ. Throws
   /// checkpoint_error.
   void apply_for_replay(snapshot content, std::string const& source, bool exactly);
 
-  /// Restores the random state of the last boundary, so that a continued run draws the same numbers as the dropped update.
+  /// Restores the random state of the last boundary, so that a run that continues draws the same random numbers as the discarded update.
   void restore_random();
 
   /// Call after an evaluation of the recipe, with its value. Collective.
@@ -160,7 +163,7 @@ class checkpoint_manager {
   /// Undoes the bookkeeping of a failed save.
   void revert_failed_save(std::int64_t update);
 
-  /// Records the buffers that are not finite initially, so that saves accept them.
+  /// Records the buffers that are non-finite when the run begins, so that saves accept them.
   void record_nonfinite_buffers(torch::nn::Module& model);
 
   /// The state of a checkpoint other than model and optimizer.
@@ -171,34 +174,33 @@ class checkpoint_manager {
   /// Throws error (S05) for an optimizer that cannot be saved, and what the writer throws for such tensors.
   void require_saveable(trained_models& models);
   accepted_changes accepted(snapshot_use use) const;
-  /// Optimizers that shard the tensors of a checkpoint while it is broadcast.
+  /// Returns the optimizers for which each rank keeps only its shards while a checkpoint is broadcast.
   std::vector<trained_optimizer> sharded_optimizers();
 
   /// True if a buffer holds NaN or positive infinity. Negative infinity is allowed, because masks contain it.
   static bool holds_nan_or_infinity(at::Tensor const& buffer);
 
   bool is_due(std::int64_t updates, bool updated) const;
-  /// True if a save is due by updates, epochs or tokens, on which all ranks agree without communication.
+  /// True if a save is due by updates, epochs or tokens. These are the same on all ranks, so no communication is needed.
   bool is_due_by_count(std::int64_t updates, bool updated) const;
 
   bool may_drop_an_update() const { return saves_ && (recipe_.checkpoint.on_exception || recipe_.accumulate.count > 1); }
-  /// Takes a snapshot of the current state. `age`: the attempt number at which the parameters were reached; nullopt means the current
-  /// attempt.
+  /// Takes a snapshot of the current state. `age`: the attempt that produced the parameters; nullopt means the current attempt.
   snapshot live(std::optional<std::int64_t> age = {});
-  /// Describes the current state for the record; of a sharded optimizer, the shards of this rank.
+  /// Describes the current state for the record. For a sharded optimizer, describes only this rank's shards.
   nlohmann::ordered_json describe_live_state();
   /// Saves if the cadence, a request or a new best requires it. Collective.
   void save_if_due(bool updated, bool asked);
 
   void record_saved_units();
 
-  /// `scheduled`: the cadence of the checkpoint policy is due. `program`: the program called save(); the checkpoint is retained like a
-  /// scheduled one, in addition to it. `requested`: any other save: by a person or a signal, for a new best that is saved immediately, to
+  /// `scheduled`: the checkpoint policy's cadence is due. `program`: the program called save(); the checkpoint is retained like a scheduled
+  /// one, in addition to it. `requested`: any other save, for example for a user or a signal, for a new best that is saved immediately, to
   /// measure the first save under young_daly, at the end of a run, or on an exception.
   enum class save_reason : unsigned char { scheduled, program, requested };
   retention retention_for(save_reason reason) const;
-  /// Saves a checkpoint of several ranks. Collective. `at_once`: returns when it is durable, and throws on failure. If all ranks can write
-  /// into rank 0's directory and rank 0 sees their files, each rank writes its portion; otherwise rank 0 writes everything.
+  /// Saves a checkpoint of several ranks. Collective. `at_once`: returns when the checkpoint is durable, and throws on failure. If all
+  /// ranks can write to rank 0's directory and rank 0 sees their files, each rank writes its portion; otherwise rank 0 writes everything.
   void save_collectively(save_reason reason, std::optional<std::int64_t> age, bool at_once);
   std::string const& run_id();
   void begin_save(save_reason reason, std::optional<std::int64_t> age = {});
@@ -212,19 +214,19 @@ class checkpoint_manager {
   /// True if a file in the run directory requests a save; removes it. Checks at most once per second, to limit system calls.
   bool take_save_request_file();
 
-  /// Warns, once, if the grace period after a signal is too short for the open update, a pending save and the final one.
+  /// Warns, once, if the grace period after a signal is too short to complete the open update, a pending save and the final save.
   void warn_of_grace(double slowest_update);
 
   void apply(snapshot content, std::string const& source, snapshot_use use = snapshot_use::resume);
-  /// Restores the random state of the checkpoint just applied. A rank that it has no state for gets a stream distinct from all others.
+  /// Restores the random state of the checkpoint just applied. A rank without saved state gets a random stream distinct from all others.
   void restore_loaded_random();
   /// Waits until the files of the previous save are written, and reports its result.
   void wait_for_files();
   /// Calls `take` with the newest valid checkpoint; false if there is none. Collective.
   bool visit_newest(std::function<void(snapshot, std::string const&)> const& take);
 
-  /// Loads the checkpoint of that update, for options.resume_at; or the newest, if the run did so before and is only restarted. Collective.
-  /// Throws error (E12) if there is none.
+  /// Loads the checkpoint that options.resume_at names; or the newest one, if the run already restarted there and the program was only
+  /// started again. Collective. Throws error (E12) if there is none.
   bool load_checkpoint_of(std::int64_t update);
 
   /// Starts a new run from a checkpoint in any directory, for options.resume_from. Collective.
@@ -233,13 +235,14 @@ class checkpoint_manager {
   /// Compares tensor handles, not values: a migration that changes values in place is not detected.
   static bool is_same(snapshot const& a, snapshot const& b);
 
-  /// Returns to a checkpoint that is older than the fault can be, applies the change of the recipe, and makes both durable. Collective.
-  /// Returns true if the data continues at another position. Throws nonfinite_error (E08) or diverged_error (E14) at the limit.
+  /// Returns to a checkpoint from before the fault, applies the change that the recipe specifies, and saves the result. Collective. Returns
+  /// true if the data continues at another position. Throws nonfinite_error (E08) or diverged_error (E14) at the limit.
   bool roll_back(rollback_request const& request, config const& by);
   std::int64_t newest_scheduled();
-  /// After a load: the last attempt whose line of the record remains valid.
+  /// Returns, after a load, the last attempt whose line of the record remains valid.
   std::int64_t last_kept_attempt() const;
-  /// Forgets best checkpoints that no longer exist: removed by hand, or by a version of keel that kept only the newest best. Collective.
+  /// Forgets best checkpoints that no longer exist, because a user removed them or an older version of keel kept only the newest best.
+  /// Collective.
   void forget_lost_best();
   /// Seeds the generators from the recipe's seed, the number of rollbacks `count` and the rank.
   void reseed(at::DeviceType device, std::int64_t count);
@@ -254,7 +257,7 @@ class checkpoint_manager {
   hooks& hooks_;
 
   checkpoint_collectives ranks_;
-  bool is_checkpoint_of_this_rank_ = true;  ///< the checkpoint applied last has state of this rank
+  bool is_checkpoint_of_this_rank_ = true;  ///< the checkpoint applied last contains this rank's state
   std::optional<bool> resumed_;             ///< nullopt before the search for a checkpoint
   std::atomic<bool> save_requested_{false};
   random_snapshot random_;
@@ -263,23 +266,23 @@ class checkpoint_manager {
   std::set<std::string> initially_nonfinite_buffers_;  ///< names, as of construction
   registered_states registered_;
   std::unique_ptr<deferred_parts> deferred_parts_;
-  random_snapshot before_parts_;  ///< while parts are deferred: from before the program created their models
+  random_snapshot before_parts_;  ///< while parts are deferred: random state before the program created their models
   std::vector<keel::migrate> migrations_;
   random_snapshot boundary_random_;
   bool is_incomplete_ = false;
   std::string run_id_;                       ///< written into checkpoints; empty before the first
-  std::int64_t saved_at_ = 0;                ///< attempts at the start of the last save; -1 after a failed or dropped one
+  std::int64_t saved_at_ = 0;                ///< number of attempts at the last save; -1 if it failed or was dropped
   bool is_save_requested_ = false;           ///< a file or a signal requested a save
-  bool is_save_requested_by_clock_ = false;  ///< the clock requested a save, at the last agreement of several ranks
-  bool is_best_pending_ = false;             ///< the last evaluation was the best so far
-  double slowest_save_ = 0.0;                ///< seconds until durable
+  bool is_save_requested_by_clock_ = false;  ///< the clock requested a save when the ranks last agreed
+  bool is_best_pending_ = false;             ///< the last evaluation was the best so far and is not saved yet
+  double slowest_save_ = 0.0;                ///< seconds until the checkpoint was durable
   bool warned_ = false;
   bool cannot_look_ = false;
   time_source::time_point looked_at_{};
-  std::atomic<bool> may_have_lost_ranks_{false};  ///< shortens the wait for their files
-  std::optional<bool> can_all_ranks_write_;       ///< into one directory; nullopt before the first save of several ranks
+  std::atomic<bool> may_have_lost_ranks_{false};  ///< shortens the wait for other ranks' files
+  std::optional<bool> can_all_ranks_write_;       ///< to one directory; nullopt before the first multi-rank save
   bool const saves_ = recipe_.checkpoint.kind != checkpoint::kind::never;
-  // Last, so that a pending save ends before the members that it uses are destroyed.
+  // Declared last, so that a pending save ends before the members that it uses are destroyed.
   std::unique_ptr<saver> saver_;         ///< on rank 0 only
   std::unique_ptr<rank_writer> writer_;  ///< on the other ranks only
 };

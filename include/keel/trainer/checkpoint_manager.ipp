@@ -89,7 +89,7 @@ KEEL_BODY void checkpoint_manager::part_added(std::string const& name, trained_m
     alone.adopt_loaded_rates();
     if (before_parts_.taken()) before_parts_.restore();
   } else {
-    // Save soon, so that the checkpoint for a rollback contains the new part.
+    // Save soon, so that there is a checkpoint with the new part to roll back to.
     is_save_requested_ |= may_roll_back;
   }
   deferred_parts_->made(name, std::move(beginning));
@@ -167,7 +167,7 @@ KEEL_BODY best_saved checkpoint_manager::load_best() {
 
 KEEL_BODY bool checkpoint_manager::is_save_due(std::int64_t updates) {
   if (!saves_) return false;
-  // With several ranks, ignore local information, such as the clock and save requests.
+  // With several ranks, ignore rank-local inputs, such as the clock and save requests.
   if (ranks_.is_shared()) return is_due_by_count(updates, true);
   return save_requested_.load(std::memory_order_relaxed) || is_due(updates, true);
 }
@@ -203,7 +203,7 @@ KEEL_BODY bool checkpoint_manager::at_boundary(bool updated, bool asked, std::fu
     save_if_due(updated, asked || (!ranks_.is_shared() && take_save_request_file()));
     if (saver_) warn_of_grace(slowest_update());
   } catch (nonfinite_error const& thrown) {
-    // A state that is too broken to be saved is not worth training on: roll back.
+    // A state that cannot be saved because it is broken is not worth training on, so roll back.
     if (recipe_.nonfinite.kind != nonfinite::kind::rollback || thrown.id() != rule::N13::id) throw;
     return roll_back({thrown.what(), false, reason::nonfinite_buffer}, recipe_);
   }
@@ -354,7 +354,7 @@ KEEL_BODY snapshot checkpoint_manager::before_update(random_snapshot const& rand
   progress_.cursor = now;
   content.generation = rollbacks_.generation();
   content.attempt = progress_.record.attempts;
-  // Save it even though values may be non-finite: this snapshot exists to reproduce a non-finite update.
+  // Save it even though values may be non-finite: the purpose of this snapshot is to reproduce a non-finite update.
   content.finite.clear();
   return content;
 }
@@ -367,7 +367,7 @@ KEEL_BODY void checkpoint_manager::apply_for_replay(snapshot content, std::strin
 
 KEEL_BODY void checkpoint_manager::save_if_due(bool updated, bool asked) {
   bool const here = is_save_requested_ || save_requested_.load(std::memory_order_relaxed) || is_due(models_.updates(), updated);
-  // With several ranks, ignore local information, such as the clock and save requests.
+  // With several ranks, ignore rank-local inputs, such as the clock and save requests.
   bool const wanted = ranks_.is_shared() ? is_due_by_count(models_.updates(), updated) : here;
   if (!wanted && !asked && !is_best_pending_) return;
   bool const by_program = save_requested_.load(std::memory_order_relaxed);
@@ -376,7 +376,7 @@ KEEL_BODY void checkpoint_manager::save_if_due(bool updated, bool asked) {
   bool due = false;
   int const plan = ranks_.on_rank0([&]() -> nlohmann::json {
     due = is_due(models_.updates(), updated);
-    // The update at which the clock requested a save was skipped. Other requests are repeated.
+    // The clock requested a save at this update, but the update was skipped. Other requests are repeated.
     if (is_save_requested_by_clock_ && !here && !is_best_pending_) return 2 * drops;
     // A request stays pending until the saver is free.
     if (saver_->would_drop() && !is_best_pending_) {
@@ -384,7 +384,8 @@ KEEL_BODY void checkpoint_manager::save_if_due(bool updated, bool asked) {
       if (due) saver_->drop(models_.updates());
       return 2 * drops + (due ? 1 : 0);
     }
-    // The result of the previous save decides which checkpoint is the best. A pending update is settled below: it belongs to this one.
+    // The result of the previous save decides which checkpoint is the best. A pending update is settled below, because this save includes
+    // it.
     saver_->wait();
     bool const measures = recipe_.checkpoint.kind == checkpoint::kind::young_daly && !saver_->cadence().interval();
     int const why = due && !measures ? is_scheduled : by_program ? is_of_program : is_requested;
@@ -554,9 +555,10 @@ KEEL_BODY void checkpoint_manager::apply(snapshot content, std::string const& so
   if (!options_.accept_changed_recipe) require_same_states(registered_.names(), registered, source);
   if (use == snapshot_use::resume) require_same_fingerprints(options_, content.state, source);
   std::string const run_id = content.run;
-  // Older checkpoints have no interval; the present one does not belong to them.
+  // A checkpoint of an older version has no interval, so do not keep the current one.
   progress_.record.interval = {};
-  deferred_parts_->match(content, models_.trained(), source);
+  // A replay returns to the present state, in which parts may still wait for theirs.
+  if (use == snapshot_use::resume || use == snapshot_use::roll_back) deferred_parts_->match(content, models_.trained(), source);
   models_.match_groups(content.state);
   config const present = present_config();
   apply_snapshot(std::move(content), present, models_.model(), models_.trained(), parts(), source, accepted(use));
@@ -593,7 +595,7 @@ KEEL_BODY std::vector<trained_optimizer> checkpoint_manager::sharded_optimizers(
 KEEL_BODY accepted_changes checkpoint_manager::accepted(snapshot_use use) const {
   accepted_changes accepts{options_.accept_changed_recipe, options_.accept};
   std::erase_if(accepts.names, [&](std::string const& name) { return options_.fingerprints.count(name) > 0; });
-  // A replay makes no optimizer step, so its learning rate is irrelevant.
+  // A replay makes no optimizer step, so its learning rate does not matter.
   if (options_.resume_at || use == snapshot_use::roll_back || use == snapshot_use::replay) accepts.names.push_back("lr");
   if (use == snapshot_use::put_back) accepts = {};
   accepts.is_same_run = use == snapshot_use::roll_back || use == snapshot_use::put_back;
@@ -684,7 +686,7 @@ KEEL_BODY bool checkpoint_manager::load_from(std::filesystem::path const& direct
   directory_->metrics().set_aside();
   directory_->layers().set_aside();
   log_.begins_with(directory, models_.updates(), describe_replaced_source(options_), describe_live_state());
-  // Save at once, so that this directory no longer depends on the other.
+  // Save at once, so that this directory no longer depends on the other one.
   begin_save(save_reason::scheduled, progress_.record.age);
   if (saver_) saver_->wait();
   return true;
@@ -726,7 +728,7 @@ KEEL_BODY bool checkpoint_manager::roll_back(rollback_request const& request, co
                          "the run rolled back " +
                              (rollbacks_.attempts() == 1 ? "once" : std::to_string(rollbacks_.attempts()) + " times") +
                              ", which is this recipe's limit");
-  // If nothing was saved since the last rollback, that checkpoint already led to this fault: use an older one.
+  // If nothing was saved since the last rollback, the checkpoint that it used led to this fault again: use an older one.
   std::optional<std::int64_t> before;
   if (rollbacks_.attempts() > 0) {
     std::int64_t const newest = ranks_.on_rank0([&] { return nlohmann::json(newest_scheduled()); });
@@ -757,13 +759,13 @@ KEEL_BODY bool checkpoint_manager::roll_back(rollback_request const& request, co
   double const lowered = models_.lowered();
   apply(std::move(content), source, snapshot_use::roll_back);
   restore_loaded_random();
-  // Discard a rollback request of an update that was pending: it belongs to the abandoned state.
+  // Discard the rollback request of an update that was pending, because it belongs to the abandoned state.
   config ignored = recipe_;
   models_.take_rollback_request(ignored);
   is_best_pending_ = false;
   rollbacks_ = std::move(history);
   std::int64_t const kept = last_kept_attempt();
-  // The counters of the record continue; its statistics are those of the checkpoint.
+  // The record's counters continue; its statistics are those of the checkpoint.
   progress_.record.attempts = record.attempts;
   progress_.record.lines = record.lines;
   progress_.record.rungs = record.rungs;

@@ -1,5 +1,5 @@
 // Parts that a program creates in the middle of a run. Holds the checkpointed state of parts that do not exist yet, until they are created.
-// Also keeps the initial state of each part, for a rollback to an update before its creation.
+// Also keeps each part's initial state, for a rollback to an update before the part was created.
 #pragma once
 
 #include <keel/checkpoint/snapshot.hpp>
@@ -24,16 +24,16 @@ class deferred_parts {
   void match(snapshot& content, std::vector<trained_optimizer> const& present, std::string const& source);
 
   bool is_any_waiting() const { return !waiting_.empty(); }
-  /// Throws checkpoint_error (E04), which names the parts, if the state of a part is still waiting.
+  /// Throws checkpoint_error (E04), which names the parts, if the program has not created a part whose state is held.
   void require_none_waiting() const;
-  /// The state waiting for the part `name`, or null. Valid until the next match() or made().
+  /// Returns the held state of the part `name`, or null. Valid until the next match() or made().
   waiting_part const* find(std::string const& name) const;
 
-  /// Call after a part was created in the middle of the run and its waiting state was loaded: discards that state. `beginning`: copy of its
-  /// initial state; empty if no part rolls back.
+  /// Call after a part was created in the middle of the run and its held state was loaded: discards that state. `beginning`: a copy of the
+  /// part's initial state; empty if no part rolls back.
   void made(std::string const& name, snapshot beginning);
 
-  /// Adds the names of the parts created during the run, and the waiting states, to a checkpoint.
+  /// Adds the names of the parts created during the run, and the held states, to a checkpoint.
   void write(snapshot& content) const;
 
  private:

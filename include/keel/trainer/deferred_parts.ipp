@@ -95,7 +95,7 @@ KEEL_BODY void deferred_parts::require_none_waiting() const {
   bool const is_one = waiting_.size() == 1;
   std::string const it = is_one ? "it" : "them";
   throw checkpoint_error(
-      "E04", waiting_.begin()->second.source + " contains " + (is_one ? "the part " : "the parts ") + names + ", which " +
+      "E04", waiting_.begin()->second.source + " contains " + (is_one ? "part " : "parts ") + names + ", which " +
                  (is_one ? "was" : "were") +
                  " added during the original run, but this program completed an iteration without creating " + it +
                  ". Create " + it +

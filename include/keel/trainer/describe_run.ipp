@@ -98,7 +98,7 @@ KEEL_BODY nlohmann::ordered_json build_parameter_description(torch::nn::Module& 
     for (auto const& [name, tensor] : state) optimizer_bytes += size_of(tensor);
     found["optimizer_bytes"] = optimizer_bytes;
   } catch (error const&) {
-    // No checkpoint can hold this optimizer, which is allowed in a run without checkpoints: its state size is unknown.
+    // No checkpoint can hold this optimizer, which is allowed in a run without checkpoints. The size of its state is unknown.
   }
   found["rates"] = rates_of(optimizer);
   return found;

@@ -1,9 +1,9 @@
-// Dry runs of a trainer or of a part of a run, for use before a long run. They leave the run exactly as it was: parameters, buffers,
-// optimizer state, registered state, random numbers, counters and files.
+// Dry runs of a trainer or part, to use before a long run. They leave the run unchanged: parameters, buffers, optimizer state, registered
+// state, random numbers, counters and files.
 //     keel::lr_range_result range = run.lr_range_test(batches, loss_of);   which learning rates can this run use?
 //     keel::overfit_result fit = run.overfit_one_batch(batch, loss_of);    can it memorize one batch? If not, it is broken
-// Both train with the recipe's clipping, precision and loss scale, at other learning rates and with fresh optimizer state. An optimizer
-// that keeps state outside of state() must restore it itself; those of keel do. dry_run_calls.hpp has the calls.
+// Both train with the recipe's clipping, precision and loss scale, but with other learning rates and fresh optimizer state. An optimizer
+// that keeps state outside of state() must restore it itself; keel's optimizers do. The calls are in dry_run_calls.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -55,31 +55,44 @@ struct overfit_result {
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Length of a run in updates, for its dry runs; 0: unknown.
+/// Returns the length of a run in updates, for its dry runs; 0: unknown.
 inline std::int64_t dry_run_length(step_engine const& step, run_loop const& loop) {
   return step.facts().is_length_pending ? run_facts::length_of_batches : loop.length();
 }
 
-/// What a dry run or a replay works on. The references must outlive it.
+/// The objects that a dry run or a replay uses. They must outlive it.
 struct dry_run_subject {
   step_engine& step;
   run_loop& loop;
-  step_observer const& observer;                     ///< that of the step
+  step_observer const& observer;                     ///< the observer of the step
   std::string part = {};                             ///< name of the part; empty for a trainer
   std::int64_t length = dry_run_length(step, loop);  ///< length of the run in updates; 0: unknown
 };
 
-/// RAII: saves the state of all models of a run, of one optimizer, of the program and of the random generators, and restores it on
-/// destruction.
+/// The state of the random generators of the host and of each device on which a model of the run is.
+inline std::vector<random_snapshot> random_state_of(trained_models const& models) {
+  std::vector<random_snapshot> all;
+  std::vector<at::DeviceType> taken;
+  for (run_part const* const one : models.all()) {
+    at::DeviceType const device = one->step().parameters().device;
+    if (std::find(taken.begin(), taken.end(), device) != taken.end()) continue;
+    taken.push_back(device);
+    all.push_back(random_snapshot::take(device));
+  }
+  return all;
+}
+
+/// RAII: saves the state that a dry run changes, and restores it on destruction: all models of the run, one optimizer, the registered state
+/// and the random generators.
 class saved_state {
  public:
   explicit saved_state(dry_run_subject const& of)
       : optimizer_(of.step.optimizer()),
         program_(of.loop.checkpoints().registered()),
-        registered_(program_.take()),
-        modes_(of.loop.models().model()),
+        registered_(program_.capture_all()),
+        modes_(std::in_place, of.loop.models().model()),
         buffers_(of.loop.models().model()),
-        random_(random_snapshot::take(of.step.parameters().device)),
+        random_(random_state_of(of.loop.models())),
         gradients_(of.loop.models().model().parameters()) {
     at::NoGradGuard no_grad;
     buffers_.take();
@@ -95,22 +108,24 @@ class saved_state {
   saved_state& operator=(saved_state const&) = delete;
   ~saved_state() {
     at::NoGradGuard no_grad;
+    // First, because a module's train() may change its parameters.
+    modes_.reset();
     for (std::size_t i = 0; i < live_.size(); ++i) live_[i].copy_(copies_[i]);
     buffers_.restore();
-    program_.restore(registered_);
+    program_.restore_all(registered_);
     optimizer_.state() = std::move(state_);
     if (engine_) engine_();
     for (std::size_t i = 0; i < rates_.size(); ++i) optimizer_.param_groups()[i].options().set_lr(rates_[i]);
-    random_.restore();
+    for (random_snapshot const& one : random_) one.restore();
   }
 
  private:
   torch::optim::Optimizer& optimizer_;
   program_state& program_;
   std::vector<field_copies> registered_;
-  mode_scope modes_;
+  std::optional<mode_scope> modes_;
   buffer_snapshot buffers_;
-  random_snapshot random_;
+  std::vector<random_snapshot> random_;
   saved_gradients gradients_;
   std::vector<at::Tensor> live_;
   std::vector<at::Tensor> copies_;
@@ -119,9 +134,9 @@ class saved_state {
   std::function<void()> engine_;
 };
 
-/// Trains until `take(updated)` returns false, an update is skipped, or the recipe would end the run. An overflow of the loss scale does
-/// not end it, because the scaler relies on it. Throws out_of_memory_error (E09) if the ladder has no rung left, and data_error (E06)
-/// for empty `batches`.
+/// Trains until `take(updated)` returns false, an update is skipped, or the recipe would end the run. Updates that are skipped because the
+/// loss scale overflowed do not count: the scaler causes them while it adapts. Throws out_of_memory_error (E09) if the ladder has no rung
+/// left, and data_error (E06) for empty `batches`.
 template <class Step, class Batches, class LossOf, class Take>
 void dry_run_updates(Step& step, Batches& batches, LossOf& loss_of, Take&& take) {
   auto const should_continue = [&](step_outcome const& one) {
@@ -145,26 +160,26 @@ void dry_run_updates(Step& step, Batches& batches, LossOf& loss_of, Take&& take)
           }
           step.ranks().end_of_data(step.attempted());
         } catch (peer_data_exhausted const&) {
-          // Another rank has no more batches: all ranks start over.
+          // Another rank has no more batches, so all ranks start the next pass.
         }
         return false;
       });
       if (enough) return;
       if (!any) {
-        throw data_error("E06", "there is nothing to try: the batches are empty. Give the call at least one batch.");
+        throw data_error("E06", "the dry run has no data: the batches are empty. Pass at least one batch.");
       }
     }
   } catch (nonfinite_error const&) {
-    // The recipe would end the run here, which is the answer to the question.
+    // The recipe would end the run here. That is a result of the dry run, not an error.
   } catch (diverged_error const&) {
-    // Here, too, the recipe would end the run.
+    // The recipe would end the run here, too.
   }
 }
 
-/// Observes a step of a dry run. Disables traces of incidents, because a dry run only needs outcomes.
+/// The observer of a dry run's step. Disables traces of incidents, because a dry run only needs outcomes.
 class dry_run_observer final : public step_observer {
  public:
-  /// `of`: the observer of the step that is tried, which must outlive this one.
+  /// `of`: the observer of the run's own step, which must outlive this one.
   explicit dry_run_observer(step_observer const& of) : of_(of) {}
   bool traces_incidents() const override { return false; }
   config judged(config const& value) const override { return of_.judged(value); }
@@ -173,10 +188,10 @@ class dry_run_observer final : public step_observer {
   step_observer const& of_;
 };
 
-/// The ranks that take part in the dry run.
+/// Which ranks take part in the dry run.
 enum class dry_run_of : bool { all_ranks, this_rank };
 
-/// A step on the model and optimizer of another one, with its recipe and its rungs, for the duration of a dry run.
+/// A temporary step for a dry run, with the model, optimizer, recipe and current rungs of the run's own step.
 template <class Step>
 class dry_run_step {
  public:
@@ -202,13 +217,13 @@ inline void set_base_rates(step_engine& step) {
   for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(step.schedule().highest(i));
 }
 
-/// Trains with a step that is configured like the one of the run, and restores everything afterwards. Use one object per call.
+/// Trains with a step that is configured like the run's own, and restores everything afterwards. Use one object per call.
 template <class Step>
 class dry_run {
   static constexpr bool is_strict = Step::configured.determinism.kind == determinism::kind::strict;
 
  public:
-  /// Throws error (E12) inside an update.
+  /// Throws error (E12) while an update is open.
   explicit dry_run(dry_run_subject const& of, dry_run_of caller = dry_run_of::all_ranks) : of_(of), caller_(caller) {
     of_.loop.require_no_open_update("a dry run");
   }
@@ -219,8 +234,7 @@ class dry_run {
     lr_range_result result;
     try_out([&](auto& step) {
       double const own = step.schedule().highest(0);
-      if (!(own > 0.0))
-        throw error("E12", "the first parameter group has no learning rate to start from. Give it one above 0.");
+      if (!(own > 0.0)) throw error("E12", "the learning rate of the first parameter group must be positive. Set it above 0.");
       double const start = options.lowest / own;
       double const growth = std::log(options.highest / options.lowest) / static_cast<double>(options.updates - 1);
       step.schedule() = lr_schedule(
@@ -236,7 +250,7 @@ class dry_run {
 
   template <class Batch, class LossOf>
   overfit_result overfit_one_batch(Batch const& batch, LossOf& loss_of, std::int64_t updates) {
-    if (updates < 1) throw error("E12", "overfitting one batch takes at least 1 update. Leave the number out for 200.");
+    if (updates < 1) throw error("E12", "overfit_one_batch() needs at least 1 update. Omit the number to use 200.");
     overfit_result result;
     try_out([&](auto& step) {
       step.schedule() = lr_schedule(step.optimizer(), schedule::constant::configured, updates);
@@ -254,8 +268,7 @@ class dry_run {
   double count_operations(Batch const& batch, LossOf& loss_of) {
     std::int64_t const tokens = batch_traits<Batch>::tokens(batch);
     if (tokens < 1)
-      throw error("E12",
-                  "the operations of a token were asked for, and the batch has no tokens or rows. Give it at least one.");
+      throw error("E12", "count_operations() needs a batch with tokens or rows, but this batch has none. Pass another batch.");
     deterministic_scope const deterministic(is_strict);
     saved_state const saved(of_);
     step_engine& step = of_.step;
@@ -264,7 +277,7 @@ class dry_run {
       weighted_loss loss;
       {
         autocast_scope const autocast(step.parameters().device, step.environment().autocast(Step::configured.precision.kind));
-        // Disable recomputation: it must not count as work of the model.
+        // Disable recomputation, because it does not count as work of the model.
         unit_scope const units(recompute_kind::none);
         attention_scope const attention(step.relief().attention);
         loss = as_weighted_loss(loss_of(batch), batch_traits<Batch>::rows(batch));

@@ -1,4 +1,4 @@
-// The calls of a trainer, or of a part of a run, that try something and leave the run exactly as it was: dry runs, a preflight, replays.
+// Member functions of a trainer or part that run an experiment and leave the run unchanged: dry runs, a preflight, replays.
 #pragma once
 
 #include <concepts>
@@ -27,14 +27,13 @@ struct preflight_subject : dry_run_subject {
   using step_type = Step;
 };
 
-/// Runs the checks of keel/diagnose/preflight.hpp. Compile error if that header is not included, because this one must not depend on it.
+/// Runs the checks of keel/diagnose/preflight.hpp. Compile error if the program does not include that header, which this one must not
+/// depend on.
 template <class Subject, class Batches, class LossOf>
 preflight_result run_preflight_if_included(Subject const& subject, Batches& batches, LossOf& loss_of,
                                            preflight_options const& options) {
   constexpr bool is_included = requires { preflight_of(subject, batches, loss_of, options); };
-  static_assert(
-      is_included,
-      "the checks of a preflight stand in a header that is not included. Fix: #include <keel/diagnose/preflight.hpp>.");
+  static_assert(is_included, "preflight() needs a header that is not included. Fix: #include <keel/diagnose/preflight.hpp>.");
   if constexpr (is_included) return preflight_of(subject, batches, loss_of, options);
   return {};
 }
@@ -45,12 +44,12 @@ namespace keel::inline KEEL_MODE {
 
 /// Dry runs, preflight and replays, which keel::trainer and keel::part inherit. Afterwards the run is unchanged: the models, optimizers and
 /// registered state of all parts, random numbers, counters and files. All throw error (E12) while any model of the run has an open update.
-/// `loss_of` as for an update.
-template <class Step>
+/// `loss_of` is the same as for an update. `Owner` derives from this class, and its member dry_run_subject() returns what its dry runs work on.
+template <class Owner, class Step>
 class dry_run_calls {
  public:
-  /// Trains with learning rates from low to high and reports how the loss responds. `batches` are read repeatedly if necessary; a
-  /// single-pass range is rejected (U32). Throws error (E12) for invalid options.
+  /// Trains with learning rates that increase from low to high, and reports how the loss responds. `batches` are read repeatedly if
+  /// necessary; a single-pass range is rejected (U32). Throws error (E12) for invalid options.
   template <class Batches, class LossOf>
   lr_range_result lr_range_test(Batches&& batches, LossOf&& loss_of, lr_range_options const& options = {}) {
     if constexpr (!detail::is_repeatable<std::remove_reference_t<Batches>>) {
@@ -62,7 +61,7 @@ class dry_run_calls {
       return detail::dry_run<Step>(of).lr_range_test(batches, loss_of, options);
     }
   }
-  /// Trains on one batch at the learning rates of the parameter groups. Throws error (E12) for less than one update.
+  /// Trains on one batch at the parameter groups' learning rates. Throws error (E12) for less than one update.
   template <class Batch, class LossOf>
   overfit_result overfit_one_batch(Batch const& batch, LossOf&& loss_of, std::int64_t updates = 200) {
     auto const of = subject();
@@ -93,13 +92,14 @@ class dry_run_calls {
     return preflight(no_batches(), detail::without_batch<std::remove_reference_t<LossOf>&>{loss_of}, options);
   }
 
-  /// Reruns the update of an incident from the file `incident`, which keel::incident::keep wrote. If `loss_of` accepts several batch types,
-  /// call `run.replay<batch_type>(..)`. Throws checkpoint_error if the file is of another run, or of another part (E03), or damaged.
+  /// Reruns the update of an incident from the folder `incident`, which keel::incident::keep wrote. If `loss_of` accepts several batch
+  /// types, call `run.replay<batch_type>(..)`. Throws checkpoint_error if the incident belongs to another run or part (E03), or is damaged
+  /// (E05).
   template <class Batch = void, class LossOf>
   replay_result replay(std::filesystem::path const& incident, LossOf&& loss_of, replay_options const& options = {}) {
     return replay_of<Batch>(incident, loss_of, [&](auto& again) { return again.run(options); });
   }
-  /// Reruns the update several times, each time with one thing changed. A change that makes the update finite points to the cause.
+  /// Reruns the update several times, each time with one change. A change that makes the update finite points to the cause.
   template <class Batch = void, class LossOf>
   narrow_result narrow(std::filesystem::path const& incident, LossOf&& loss_of) {
     return replay_of<Batch>(incident, loss_of, [](auto& again) { return again.run_experiments(); });
@@ -112,11 +112,11 @@ class dry_run_calls {
   ~dry_run_calls() = default;
 
  private:
-  virtual detail::dry_run_subject subject() = 0;
+  detail::dry_run_subject subject() { return static_cast<Owner&>(*this).dry_run_subject(); }
 
   template <class Batch, class LossOf, class Use>
   auto replay_of(std::filesystem::path const& incident, LossOf& loss_of, Use const& use) {
-    if constexpr (std::invocable<LossOf&>) {
+    if constexpr (std::is_void_v<Batch> && std::invocable<LossOf&>) {
       detail::without_batch<LossOf&> adapted{loss_of};
       return replay_of<no_batch>(incident, adapted, use);
     } else {

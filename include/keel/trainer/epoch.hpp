@@ -18,7 +18,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Throws error (E12) if the source has a length that differs from options.batches_per_epoch.
+/// Throws error (E12) if the length of the source differs from options.batches_per_epoch.
 template <class Batches>
 void require_epoch_length([[maybe_unused]] Batches const& batches, [[maybe_unused]] std::int64_t batches_per_epoch) {
   if constexpr (
@@ -33,8 +33,8 @@ void require_epoch_length([[maybe_unused]] Batches const& batches, [[maybe_unuse
   }
 }
 
-/// Number of batches per epoch, from the options or the source; -1: unknown. With several ranks only the options count, because sources may
-/// differ between ranks.
+/// Returns the number of batches per epoch, from the options or the source; -1: unknown. With several ranks only the options are used,
+/// because sources may differ between ranks.
 template <class Batches>
 std::int64_t epoch_length([[maybe_unused]] Batches& batches, std::int64_t batches_per_epoch, bool is_single_rank) {
   if (batches_per_epoch > 0 || !is_single_rank) return batches_per_epoch > 0 ? batches_per_epoch : -1;

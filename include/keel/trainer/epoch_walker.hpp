@@ -95,7 +95,7 @@ class epoch_walker {
     // A loader draws its order in begin(). To redraw it in a resumed epoch, begin() runs with the random state saved at the epoch's
     // beginning; afterwards the current random state (`now`) is restored.
     bool const is_resumed_epoch = cursor_.in_epoch;
-    // A positioned source starts at the cursor, with the current random state.
+    // A source that can start at a position starts at the cursor, with the current random state.
     bool const begins_there = positioned_function<Source> && consumed > 0;
     bool const begins_again = is_resumed_epoch && !begins_there;
     auto const now = random_snapshot::take(device_);

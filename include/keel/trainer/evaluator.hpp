@@ -1,4 +1,4 @@
-// The evaluations of a run: their data, when they are due, and the value that is judged.
+// The evaluations of a run: their data, when they are due, and which value is monitored.
 #pragma once
 
 #include <concepts>
@@ -89,19 +89,19 @@ class evaluator {
     }
   }
 
-  /// Runs all evaluations of the recipe and returns the value that is judged. Throws error (E12) if no value has the monitored name.
+  /// Runs all evaluations of the recipe and returns the monitored value. Throws error (E12) if no value has the monitored name.
   double evaluate_all();
 
   /// Calls `use(name, run)` for each evaluation; `run(most)` evaluates up to `most` batches without recording anything.
   void rehearse_each(std::function<void(std::string const&, std::function<void(std::int64_t)> const&)> const& use) const;
 
-  /// Throws error (E12) if the recipe evaluates and no evaluation was added.
+  /// Throws error (E12) if the recipe evaluates and no evaluation was added, or no model keeps the average that it evaluates.
   void require_any() const;
   /// True if the recipe evaluates after `updates` updates.
   bool is_due(std::int64_t updates) const;
   /// True at the first update boundary after an epoch that the recipe evaluates.
   bool is_due_by_epochs() const;
-  /// Sets a function that is called before each batch of an evaluation.
+  /// Sets a function to call before each batch of an evaluation.
   void set_before_batch_hook(std::function<void()> call) { before_batch_hook_ = std::move(call); }
   /// True during an evaluation, and after one that threw.
   bool is_inside() const { return is_inside_; }
@@ -121,6 +121,7 @@ class evaluator {
     return keel::evaluate(context_.models.model(), context_.models.parameters().device,
                           context_.environment.autocast(context_.recipe.precision.kind), batches, loss_of, memory, most);
   }
+  void require_averages() const;
   void replace_or_add(std::string name, measurement measure);
   evaluation_result evaluate(std::string const& name, measurement const& measure, std::int64_t most = 0);
   evaluation::settings const& settings() const { return context_.recipe.evaluation; }

@@ -3,6 +3,8 @@
 
 #include <keel/libtorch/ivalue_first.hpp>
 
+#include <c10/util/ScopeExit.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -58,14 +60,14 @@ KEEL_BODY double evaluator::evaluate_all() {
   std::vector<std::pair<std::string, double>> values;
   std::vector<evaluation_result> results;
   {
+    require_averages();
     auto const averages = settings().averaged ? context_.models.averages() : std::vector<moving_average*>();
-    if (settings().averaged && averages.empty())
-      throw error(
-          "E12",
-          "the run evaluates moving averages, and none of its parts keeps one. Add keel::ema<0.999> to a part, or remove "
-          "keel::evaluation::averaged.");
     std::vector<moving_average::averaged_scope> in_place;
     in_place.reserve(averages.size());
+    // In reverse order: parts that train one after the other have the same parameters.
+    auto const swaps_out = c10::make_scope_exit([&] {
+      while (!in_place.empty()) in_place.pop_back();
+    });
     for (moving_average* const one : averages) in_place.push_back(one->swap_in());
     scoped_flag const of_recipe(is_recipe_evaluation_);
     for (auto const& one : all_) {
@@ -87,7 +89,15 @@ KEEL_BODY void evaluator::rehearse_each(
   }
 }
 
+KEEL_BODY void evaluator::require_averages() const {
+  if (settings().averaged && context_.models.averages().empty())
+    throw error("E12",
+                "the run evaluates moving averages, but none of its parts keeps one. Add keel::ema<0.999> to a part, or remove "
+                "keel::evaluation::averaged.");
+}
+
 KEEL_BODY void evaluator::require_any() const {
+  if (settings().kind != evaluation::kind::none && !context_.models.all().empty()) require_averages();
   if (settings().kind == evaluation::kind::none || !all_.empty()) return;
   throw error("E12", "the recipe evaluates every " + std::to_string(settings().interval) +
                          (settings().kind == evaluation::kind::every ? " updates" : " epochs") +

@@ -19,7 +19,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// With one rank no collective is called, and no requests are exchanged.
+/// With a single rank, calls no collective and exchanges no requests.
 class iteration_sync final : public rank_requests {
  public:
   /// Collective. Throws world_error (E24) on all ranks if recipes or run lengths differ between ranks; the message shows both values.
@@ -41,7 +41,7 @@ class iteration_sync final : public rank_requests {
     write_rank_record(world_, directory_, own);
     world_.abort(own);
   }
-  /// Forgets the exception of the last call.
+  /// Forgets the exception that the last call recorded.
   void begin_call() { is_failure_collective_ = false, message_.clear(); }
   /// Records the exception in flight for abort_peers(). `is_failure_collective`: all ranks throw it; else only this one.
   void threw(bool is_failure_collective, char const* message) {

@@ -20,25 +20,27 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Run-time options of a trainer or a run. All ranks must pass the same.
+/// Run-time options of a trainer or a run. Pass the same options on all ranks.
 struct trainer_options {
   /// Directory of checkpoints, metrics.jsonl and events.jsonl; empty: nothing is written, and a recipe with checkpoints throws error (E12).
   std::filesystem::path run_directory = {};
-  /// Length of the run in updates; 0: until the data ends.
+  /// Length of the run in updates. If 0, `epochs` or the end of the data determines it.
   std::int64_t updates = 0;
-  /// Passes over the data; 0: as many as `updates` needs, or one.
+  /// Number of passes over the data. If 0, as many as `updates` needs; one if `updates` is 0 too.
   std::int64_t epochs = 0;
   /// Micro-batches per epoch, such as keel::shuffled_batches::size(). If `epochs` is set and `updates` is not, determines the length of the
-  /// run, which schedules need. 0: unknown, or taken from the batches of fit.
+  /// run, which schedules need. If 0, it is unknown, or taken from the batches passed to fit.
   std::int64_t batches_per_epoch = 0;
-  /// Continue from the newest checkpoint in the run directory.
+  /// Continue from the newest checkpoint in the run directory, if there is one.
   bool resume = true;
   /// Continue from the checkpoint of this update instead of the newest, with this program's learning rates. Newer checkpoints are renamed
-  /// to `abandoned-step-..`. If the program is restarted with the same number and rate, it continues from the newest.
+  /// to `abandoned-step-..`. If the program is started again with the same value and learning rate, it continues from the newest
+  /// checkpoint.
   std::optional<std::int64_t> resume_at = {};
-  /// Checkpoint directory (`step-..`) to start from if the run directory has no checkpoints; of any run with this recipe.
+  /// Checkpoint directory (`step-..`) to start from if the run directory has no checkpoints. It may belong to any run with this recipe.
   std::filesystem::path resume_from = {};
-  /// Weights to start from if the run directory has no checkpoints: any path that keel::load_weights accepts. All other state is initial.
+  /// Weights to start from if the run directory has no checkpoints: any path that keel::load_weights accepts. All other state starts at its
+  /// initial values.
   std::filesystem::path weights_from = {};
   /// Names of settings that may differ from the checkpoint; this program's values are then used. "lr" and other options of the optimizer,
   /// slots of the recipe, such as "clip", or names in `fingerprints`.
@@ -59,23 +61,23 @@ struct trainer_options {
   console_mode mode = console_mode::automatic;  ///< how progress is shown
   /// Updates per line of progress, if `console` is not a terminal.
   std::int64_t console_every = 1;
-  /// Updates per line of metrics.jsonl and per point in a sink, which contains their means, sums and extremes.
+  /// Updates per line of metrics.jsonl and per point in a sink. A line has the means, sums and extremes over its updates.
   std::int64_t record_every = 1;
-  /// Updates between layer statistics, for layers.jsonl and sinks: norms of gradients, parameters and updates, and activations of
-  /// keel::unit. Samples 4,096 values of a large tensor. 0: never.
+  /// Updates between layer statistics, for layers.jsonl and sinks: norms of gradients, parameters and updates, and activation statistics of
+  /// each keel::unit. A large tensor is sampled at 4,096 values. 0: never.
   std::int64_t layers_every = 100;
   /// Updates between histograms of gradients, weights and activations, for sinks; each also computes the layer statistics. 0: never.
   std::int64_t histograms_every = 0;
   /// Also write TensorBoard event files, to `tensorboard` in the run directory.
   bool tensorboard = true;
-  /// Floating-point operations per token, forward and backward, for model FLOP utilisation (keel/metrics/operation_count.hpp). 0: unknown
+  /// Floating-point operations per token, forward and backward, for model FLOP utilization (keel/metrics/operation_count.hpp). 0: unknown
   /// until trainer::count_operations.
   double operations_per_token = 0.0;
-  /// Peak of the device at this recipe's precision, in operations per second; 0: measured if needed.
+  /// Peak throughput of the device at this recipe's precision, in operations per second; 0: measured if needed.
   double peak_operations_per_second = 0.0;
-  /// Further sinks for the values of the run. Do not share one between trainers: its calls do not identify the run.
+  /// Further sinks for the values of the run. Do not share a sink between trainers, because its calls do not identify the run.
   std::vector<std::shared_ptr<metric_sink>> sinks = {};
-  /// Replaces the file system of the machine, for tests; null: the real one.
+  /// Replaces the machine's file system, for tests; null: the real one.
   std::shared_ptr<file_system> own_files = {};
   std::shared_ptr<time_source const> own_clock = {};  ///< replaces the clock, for tests; null: the real one
 
@@ -96,7 +98,7 @@ std::int64_t length_of(trainer_options const& options, std::int64_t accumulate);
 /// set; fit() then counts the batches. With several ranks it does not, because their batch counts may differ.
 std::int64_t length_at_construction(trainer_options const& options, config const& recipe, bool is_single_rank);
 
-/// Returns the part of the console notice of a resume that describes which parameters the checkpoint replaced.
+/// Returns the end of the console notice about a resume: which parameters the checkpoint replaced.
 inline char const* describe_replaced_source(trainer_options const& options) {
   return options.weights_from.empty() ? ", replacing the parameters of the program's model"
                                       : ", ignoring options.weights_from, which applies only to a new run";
@@ -106,8 +108,8 @@ inline char const* describe_replaced_source(trainer_options const& options) {
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Adapts the options to a rank. Rank 0 keeps the run directory, the console and the sinks. Every other rank gets a subdirectory, `rank-1`
-/// and so on, for its events, times and incidents.
+/// Adapts the options to a rank. Rank 0 keeps the run directory, the console and the sinks. Every other rank N gets the subdirectory
+/// `rank-N` for its events, times and incidents.
 trainer_options adapt_options_to_rank(trainer_options options, int rank);
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -28,7 +28,7 @@ struct after {
 /// A model with its optimizer and recipe in a keel::run. All ranks make the same calls.
 template <class Recipe, class Environment = environment>
 class part final : public detail::run_part,
-                   public dry_run_calls<detail::typed_step<Recipe, Environment, detail::part_entry>>,
+                   public dry_run_calls<part<Recipe, Environment>, detail::typed_step<Recipe, Environment, detail::part_entry>>,
                    private step_observer,
                    private detail::manual_backward_host {
   using validated = detail::validated<Recipe, detail::part_entry>;
@@ -36,13 +36,13 @@ class part final : public detail::run_part,
   using step_type = detail::typed_step<Recipe, Environment, detail::part_entry>;
 
  public:
-  /// The recipe's configuration, without numbers that are given later.
+  /// The recipe's configuration, without the numbers that are supplied at run time.
   static constexpr config configured = step_type::configured;
 
   /// Run, model and optimizer must outlive the part. `name`: letters, digits and underscores. A part may also be created during the run,
-  /// between two updates. If the checkpoint that the run resumed from contains the part, create it before the loop, or in the first
-  /// iteration before that draws random numbers; its state is then restored. Throws error (E11) for a name or a parameter that another part
-  /// has, checkpoint_error if it does not match the checkpoint, and what the constructor of keel::step throws.
+  /// between two updates. If the checkpoint from which the run resumed contains the part, create it before the loop, or at the start of the
+  /// first iteration, before random numbers are drawn; its state is then restored. Throws error (E11) for a name or a parameter that
+  /// another part has, checkpoint_error if it does not match the checkpoint, and what the constructor of keel::step throws.
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer)
       : part(of, std::move(name), model, optimizer, nullptr, without_numbers()) {}
@@ -60,8 +60,8 @@ class part final : public detail::run_part,
       : part(of, std::move(name), model, optimizer, &follows.part, detail::recipe_numbers(config_of<recipe_type>, all)) {}
   ~part() { models_.remove(*this); }
 
-  /// Trains on one micro-batch, as a call of keel::step. Throws as it does, and out_of_memory_error (E09) if the ladder has no further
-  /// rung.
+  /// Trains on one micro-batch, like a call of keel::step. Throws what that call throws, and out_of_memory_error (E09) if the ladder has no
+  /// rung left.
   template <class Batch, class LossOf>
   step_outcome update(Batch const& batch, LossOf&& loss_of) {
     return taken([&] { return step_(batch, loss_of); });
@@ -78,7 +78,7 @@ class part final : public detail::run_part,
     return {*this, step_.parameters().device,  step_.environment().autocast(configured.precision.kind), step_.relief(),
             rows,  tokens == 0 ? rows : tokens};
   }
-  /// Applies the last, partial accumulation, as step::flush. After the loop the update is recorded and saved like an iteration.
+  /// Applies the last, partial accumulation, like step::flush. After the loop, records and saves the update like an iteration.
   std::optional<step_outcome> flush() {
     bool const is_outside_iteration = !loop_.is_in_iteration();
     std::optional<step_outcome> last;
@@ -87,8 +87,8 @@ class part final : public detail::run_part,
     return last;
   }
 
-  /// Unfreezes parameters of this part's model, as trainer::unfreeze. Throws as step::unfreeze, and error (E11) for a parameter that
-  /// another part trains.
+  /// Unfreezes parameters of this part's model, like trainer::unfreeze. Throws what step::unfreeze throws, and error (E11) for a parameter
+  /// that another part trains.
   template <class Module>
   void unfreeze(Module& module, double rate = 0.0) {
     auto const which = as_module(module).parameters();
@@ -115,7 +115,7 @@ class part final : public detail::run_part,
     return step_.average().swap_in(step_.model());
   }
 
-  /// Its name in checkpoints and in the record.
+  /// The part's name in checkpoints and in the record.
   std::string const& name() const { return run_part::name(); }
   /// Applied updates.
   std::int64_t updates() const { return step_.updates(); }
@@ -127,9 +127,9 @@ class part final : public detail::run_part,
   double learning_rate() const { return step_.learning_rate(); }
   /// Loss scale of the next update.
   double loss_scale() const { return step_.loss_scale(); }
-  /// The recipe with this part's numbers in it.
+  /// The recipe's configuration with this part's numbers.
   config const& recipe_value() const { return step_.recipe_value(); }
-  /// Measures to save memory, by the recipe and by the rungs taken so far.
+  /// Memory-saving measures in effect, from the recipe and the rungs taken so far.
   memory_settings const& relief() const { return step_.relief(); }
 
  private:
@@ -180,7 +180,7 @@ class part final : public detail::run_part,
     step_outcome const outcome = *taken;
     if (auto const* const ended = outcome.gave_up()) {
       loop_.expect_exception(true);
-      throw out_of_memory_error("E09", "memory ran out in the part " + name() + ", and its ladder has no rung left: " +
+      throw out_of_memory_error("E09", "memory ran out in part " + name() + ", and its ladder has no rung left: " +
                                            ended->detail + ". Make its batches smaller.");
     }
     return outcome;
@@ -220,7 +220,8 @@ class part final : public detail::run_part,
   }
   bool reads_losses() const override { return hooks_.template has_hook_for<event::micro_batch_end>(); }
   bool reads_gradients() const override { return hooks_.template has_hook_for<event::gradients_ready>(); }
-  detail::dry_run_subject subject() override { return {step_, loop_, *this, name()}; }
+  friend dry_run_calls<part, step_type>;
+  detail::dry_run_subject dry_run_subject() { return {step_, loop_, *this, name()}; }
   config judged(config const& value) const override { return detail::merge_run_config(value, run_recipe_); }
 
   // Overrides of manual_backward_host: the program runs the backward passes of a micro-batch.

@@ -1,5 +1,6 @@
-// The loop of a run of several models, independent of the recipe's type. In each iteration of the program parts are updated in any order
-// and number. The end of an iteration is a boundary of the run if no part has an open update. keel::run is its typed interface.
+// The loop of a run of several models, independent of the recipe's type. In each iteration the program may update any parts, in any order
+// and any number of times. The end of an iteration is a boundary of the run if no part has an open update. keel::run is its typed
+// interface.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -56,7 +57,8 @@ class parts_loop final : public run_loop, private phase_listener {
     int unwinding_ = std::uncaught_exceptions();  ///< exceptions in flight at construction
   };
 
-  /// Runs `call`, which is outside the updates of parts. If it throws, aborts the other ranks; `ends_run`: and records the end of the run.
+  /// Runs `call`, which is outside the updates of parts. If it throws, aborts the other ranks and, if `ends_run`, records the end of the
+  /// run.
   void guard(c10::function_ref<void()> call, bool ends_run = false);
   outcome finish();
   /// Checks a batch before the program receives it.
@@ -99,7 +101,8 @@ class parts_loop final : public run_loop, private phase_listener {
   void begin();
   /// Collective: returns the first rank without a batch, or -1. Also exchanges stop and save requests.
   int find_rank_without_batch(bool has_batch, signal_listener const& signals);
-  /// The epoch ends although this rank has more data, because another rank has none. Throws world_error (E25) if that one had none at all.
+  /// Ends the epoch although this rank has more data, because rank `rank` has none left. Throws world_error (E25) if that rank had no batch
+  /// in this epoch.
   void data_ended(int rank);
   void begin_iteration();
   /// Ends an iteration; false if the loop ends with it.
@@ -109,7 +112,7 @@ class parts_loop final : public run_loop, private phase_listener {
   /// Records one line for all updates of the parts since the last boundary. True if one was applied.
   bool record_iteration();
   bool is_at_end() const { return length_reached() || ended_early(); }
-  /// Also true if an earlier loop was stopped.
+  /// True at the end of the run, and also if an earlier loop was stopped.
   bool is_over() const { return was_stopped_ || is_at_end(); }
 
   iteration_sync& ranks_;
@@ -117,7 +120,7 @@ class parts_loop final : public run_loop, private phase_listener {
   bool in_iteration_ = false;
   bool was_stopped_ = false;
   int signal_ = 0;                                        ///< signal that stopped the run; 0: none
-  std::optional<signal_listener> final_signal_listener_;  ///< until the end of a run of several ranks that a signal stops
+  std::optional<signal_listener> final_signal_listener_;  ///< held until a multi-rank run that a signal stopped has ended
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

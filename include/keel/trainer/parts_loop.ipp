@@ -188,7 +188,7 @@ KEEL_BODY bool parts_loop::should_continue(int signal) {
   if (stops) stop_requested_ = false;
   was_stopped_ = stops || signal != 0;
   if (signal != 0) signal_ = signal;
-  // The signal that stopped the others may still reach this rank, which must take part in the last save.
+  // The signal that stopped the other ranks may still reach this one, which must take part in the last save.
   if (signal != 0 && ranks_.is_shared() && !final_signal_listener_) final_signal_listener_.emplace(options().stop_on_signals);
   return !was_stopped_;
 }
@@ -227,7 +227,7 @@ KEEL_BODY bool parts_loop::record_iteration() {
       log_.part_skipped(models().updates(), one->name(), *figures.why);
     }
   }
-  // Iterations without an update of a part are not recorded.
+  // Do not record iterations in which no part made an update.
   if (applied == 0 && !why) return false;
   models().count(applied > 0);
   watch_.updated(models().updates());
@@ -265,7 +265,7 @@ KEEL_BODY outcome parts_loop::finish() {
         drop_open_update();
         ended = signal_ != 0 || was_stopped_ ? outcome(result::stopped{signal_, models().updates()})
                                              : outcome(result::finished{models().updates()});
-        // An iteration that was left early is not saved: a resume repeats its batch.
+        // An iteration that was left early is not saved, because a resume repeats its batch.
         end_run(*ended, true, !in_iteration_);
         in_iteration_ = false;
       },
@@ -276,12 +276,12 @@ KEEL_BODY outcome parts_loop::finish() {
 
 KEEL_BODY void parts_loop::drop_open_update() {
   if (models().at_boundary()) return;
-  // Other parts cannot return to where the open update began.
+  // Other parts cannot return to the point at which the open update began.
   if (models().has_new_results()) {
     in_iteration_ = true;
     if (saves())
       log_.notice(
-          "the final state of this run is not saved: one part has a partial update, and other parts have applied theirs. Call "
+          "the final state of this run is not saved: one part has a partial update, but other parts have applied theirs. Call "
           "that part's flush() before finish() to complete its update");
   }
   models().drop_updates();

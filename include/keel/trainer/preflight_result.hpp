@@ -20,7 +20,7 @@ struct preflight_options {
   std::int64_t updates = 150;
   /// Target duration of all checks together, in seconds.
   double seconds = 60.0;
-  /// fp32 values of optimizer state per trained parameter element, for the memory estimate; below 0: counted after the first update.
+  /// fp32 values of optimizer state per trained parameter element, for the memory estimate; negative: counted after the first update.
   int state_per_parameter = -1;
 };
 
@@ -33,14 +33,14 @@ char const* to_string(preflight_verdict which);
 struct preflight_row {
   std::string check;          ///< name of the check, such as "overfit one batch"
   preflight_verdict verdict;  ///< passed, failed or not applicable
-  std::string words;          ///< finding of the check, or why it is not applicable
+  std::string words;          ///< what the check found, or why it is not applicable
   std::string fix;            ///< recommended action; empty unless it failed
 };
 
 /// The results of all checks.
 struct preflight_result {
   std::vector<preflight_row> rows;  ///< one per check
-  std::vector<std::string> advice;  ///< usual ranges of settings that the run is outside of; not failures
+  std::vector<std::string> advice;  ///< settings outside their usual ranges; not failures
   double seconds = 0.0;             ///< duration of the preflight
 
   /// True if no check failed.

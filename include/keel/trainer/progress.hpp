@@ -21,7 +21,7 @@ class update_cursor {
     began_at_ = cursor_;
     closed_ = false;
   }
-  /// The position in the data before the open update.
+  /// The position in the data before the open update began.
   data_cursor const& began_at() const { return began_at_; }
   /// Call when an update was applied or skipped. `late`: it is the previous update, and the open one remains open.
   void close(bool late) { closed_ = closed_ || !late; }
@@ -37,7 +37,7 @@ class update_cursor {
   auto taking(Run const& run) {
     return rewind_on_exception(run, [this] { advance(); });
   }
-  /// Calls `run`, which closes the open update without a micro-batch. If it throws before that, rewinds.
+  /// Calls `run`, which closes the open update without a micro-batch. If it throws before it has closed the update, rewinds.
   template <class Run>
   auto closing(Run const& run) {
     return rewind_on_exception(run, [] {});
@@ -65,18 +65,18 @@ class update_cursor {
 
 /// State of the run's record that persists between updates.
 struct run_record {
-  std::int64_t attempts = 0;  ///< updates, the skipped ones included
-  std::int64_t age = 0;    ///< attempt number at which the current parameters were reached; kept if a rollback saves them again
-  std::int64_t lines = 0;  ///< lines of metrics.jsonl, including marks of abandoned lines
+  std::int64_t attempts = 0;  ///< number of updates, including skipped ones
+  std::int64_t age = 0;       ///< attempt that produced the current parameters; unchanged if a rollback saves them again
+  std::int64_t lines = 0;     ///< lines of metrics.jsonl, including marks of abandoned lines
   std::int64_t tokens = 0;
   std::int64_t rungs = 0;             ///< rungs taken
   std::int64_t evaluated_epochs = 0;  ///< epochs at the last evaluation by epochs
-  std::int64_t saved_units = 0;       ///< epochs or tokens at the last save by them
+  std::int64_t saved_units = 0;       ///< epochs or tokens at the last save that was due by epochs or tokens
   double first_loss = 0.0;
   double last_loss = 0.0;
   window_statistics loss;
   window_statistics gradient_norm;
-  update_interval interval;  ///< interval without a line in the record yet
+  update_interval interval;  ///< updates that have no line in the record yet
   alarm_watch alarms;        ///< the recipe's alarms
 
   template <class Archive>

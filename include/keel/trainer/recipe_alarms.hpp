@@ -11,8 +11,8 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Returns the alarms of a recipe. Compile error U42 if the health policy has something other than alarms. U45 if an alarm saves a
-/// checkpoint and the recipe has none.
+/// Returns the alarms of a recipe. Compile error U42 if the health policy contains anything but alarms, and U45 if an alarm saves a
+/// checkpoint but the recipe has no checkpoints.
 template <class Recipe>
 run_alarms collect_recipe_alarms() {
   using policy = policy_of<Recipe, slot::health>;

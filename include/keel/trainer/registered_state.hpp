@@ -25,7 +25,7 @@
 namespace keel::inline KEEL_MODE {
 
 /// When registered state is restored. Restoring it after skipped updates needs a copy before every update, which is too expensive for a
-/// replay buffer of gigabytes.
+/// large state such as a replay buffer of gigabytes.
 enum class state_scope : unsigned char {
   updates,     ///< restored by a resume, a rollback, and a skipped or restarted update
   checkpoints  ///< restored by a resume and a rollback only

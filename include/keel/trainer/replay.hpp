@@ -1,9 +1,9 @@
-// Replays an incident: reruns the update that keel::incident::keep wrote, in a trainer of the same recipe, or in the part of a run whose
-// update it is. Leaves the run as it was.
-//     keel::replay_result again = run.replay("run/incidents/attempt-000000123", loss_of);                 the same bits, on a CPU
-//     again = run.replay(path, loss_of, {.fp32 = true});       without the row of the fault: {.without_rows = {3}}
+// Replays an incident: reruns an update that keel::incident::keep saved, in a trainer with the same recipe, or in the part that made the
+// update. The run is unchanged afterwards.
+//     keel::replay_result again = run.replay("run/incidents/attempt-000000123", loss_of);   on a CPU, bitwise the same update
+//     again = run.replay(path, loss_of, {.fp32 = true});       or without a row of the batch: {.without_rows = {3}}
 //     std::puts(run.narrow(path, loss_of).table().c_str());    runs each experiment once, and shows which made the update finite
-// A batch of your own type must list its fields in `void visit(auto& archive)`; otherwise an incident contains no batch.
+// A batch of your own type must list its fields in `void visit(auto& archive)`; otherwise incidents do not contain it.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -31,24 +31,24 @@ namespace keel::inline KEEL_MODE {
 
 /// Changes to the replayed update. By default it is repeated unchanged.
 struct replay_options {
-  bool fp32 = false;               ///< without autocast
+  bool fp32 = false;               ///< disables autocast
   bool without_recompute = false;  ///< keeps activations instead of recomputing units in the backward pass
-  bool math_attention = false;     ///< without a fused kernel of keel::attention
-  bool evaluation_mode = false;    ///< all models in eval(): no dropout, batch norm with running statistics
-  bool anomaly_mode = false;       ///< LibTorch's; `detail` of the origin then names the backward function that returned NaN
-  int threads = 0;                 ///< LibTorch's intra-op threads; 0: as in the incident
-  double loss_scale = 0.0;         ///< 0: as in the incident
-  std::int64_t pieces = 0;         ///< pieces per micro-batch; 0: as in the incident
-  std::int64_t micro_batch = -1;   ///< index of the only micro-batch to run; -1: all
-  std::vector<std::int64_t> without_rows = {};  ///< rows to leave out of each micro-batch that runs, ascending
-  bool synthetic = false;  ///< replaces floating-point tensors of the batches by normally distributed numbers
+  bool math_attention = false;     ///< uses the math implementation in keel::attention
+  bool evaluation_mode = false;    ///< sets all models to eval(): no dropout, batch norm with running statistics
+  bool anomaly_mode = false;  ///< enables LibTorch's: `detail` of the origin then names the backward function that returned NaN
+  int threads = 0;            ///< LibTorch's intra-op threads; 0: as in the incident
+  double loss_scale = 0.0;    ///< 0: as in the incident
+  std::int64_t pieces = 0;    ///< pieces per micro-batch; 0: as in the incident
+  std::int64_t micro_batch = -1;                ///< index of the only micro-batch to run; -1: all
+  std::vector<std::int64_t> without_rows = {};  ///< rows to omit from each micro-batch that runs, ascending
+  bool synthetic = false;  ///< replaces floating-point tensors of the batches with normally distributed numbers
 };
 
 /// The result of a replayed update.
 struct replay_result {
   nonfinite_origin origin;     ///< nonfinite_place::transient if the update is finite now
   std::vector<double> losses;  ///< one per micro-batch, or per piece, that ran
-  bool same_bits = false;      ///< losses and gradients are bitwise equal to those of the trace that the incident recorded
+  bool same_bits = false;      ///< losses and gradients are bitwise equal to those that the incident recorded
   /// True if the update is finite now.
   bool is_finite() const { return origin.place == nonfinite_place::transient; }
 };
@@ -86,7 +86,7 @@ template <class LossOf>
 struct batch_of_loss {
   static_assert(
       requires { &LossOf::operator(); },
-      "keel cannot see which batches this loss function takes. Fix: say it, as in run.replay<batch_type>(path, loss_of).");
+      "keel cannot deduce the batch type of this loss function. Fix: name it, as in run.replay<batch_type>(path, loss_of).");
   using type = typename argument_of<decltype(&LossOf::operator())>::type;
 };
 template <class Result, class Argument>
@@ -94,25 +94,26 @@ struct batch_of_loss<Result(Argument)> {
   using type = std::remove_cvref_t<Argument>;
 };
 
-/// What an incident says about its update.
+/// The facts that an incident records about its update.
 struct incident_facts {
   std::size_t micro_batches;
   double loss_scale;
   std::int64_t pieces;
   std::int64_t length;
   int threads;
-  std::vector<std::string> losses;  ///< as JSON
+  std::vector<std::string> losses;  ///< numbers as JSON text
   std::string gradients;
 };
 
-/// An incident that is loaded into a run until end() or destruction. Use one object per call.
+/// An incident, loaded into a run until end() or destruction. Use one object per call.
 class incident_replay {
  public:
-  /// Reads a micro-batch of the incident. `device`: the one that it was on. `synthetic`: as in replay_options.
+  /// Reads a micro-batch of the incident. `device`: the device that it was on. `synthetic`: as in replay_options.
   using read_batch = std::function<std::unique_ptr<any_micro_batch>(state_reader&, at::Device device, bool synthetic)>;
 
-  /// Loads the incident. The references in `of` must outlive this object. Throws error (E12) inside an update; checkpoint_error: E05 for a
-  /// checkpoint that is not an incident, has no batches or is damaged, E03 for the incident of another part, and what a resume throws.
+  /// Loads the incident. The references in `of` must outlive this object. Throws error (E12) while an update is open, and what a resume
+  /// throws. Throws checkpoint_error: E05 for a checkpoint that is not an incident, has no batches or is damaged; E03 for an incident of
+  /// another part.
   incident_replay(dry_run_subject const& of, std::filesystem::path const& incident, read_batch read);
   incident_replay(incident_replay const&) = delete;
   incident_replay& operator=(incident_replay const&) = delete;
@@ -137,7 +138,7 @@ class incident_replay {
   std::function<void()> restore_;
 };
 
-/// Calls `use(replay)` with the incident, whose batches have the type `Batch`, or else the argument type of the loss function.
+/// Loads the incident and calls `use(replay)`. Its batches have the type `Batch`; if that is void, the argument type of the loss function.
 template <class Batch, class LossOf, class Use>
 auto replay_incident(dry_run_subject const& of, std::filesystem::path const& incident, LossOf& loss_of, Use const& use) {
   using batch_type = typename std::conditional_t<std::is_void_v<Batch>, batch_of_loss<std::remove_cvref_t<LossOf>>,

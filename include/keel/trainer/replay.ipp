@@ -56,28 +56,29 @@ inline at::Device batch_device(nlohmann::json const& batch) { return at::Device(
 KEEL_BODY incident_facts parse_incident(nlohmann::json const& state, std::string const& source, std::string const& part) {
   auto const found = state.find("incident");
   if (found == state.end() || !found->is_object()) {
-    throw checkpoint_error("E05", source +
-                                      " is a checkpoint and not an incident. Name a folder in `incidents` of a run directory, "
-                                      "which keel::incident::keep<3> writes.");
+    throw checkpoint_error("E05",
+                           source +
+                               " is a checkpoint, not an incident. Pass a folder in `incidents` of a run directory, which "
+                               "keel::incident::keep<3> writes.");
   }
   nlohmann::json const& incident = *found;
   auto const named = incident.find("part");
   std::string const owner = named != incident.end() && named->is_string() ? named->get<std::string>() : std::string();
   if (owner != part) {
     auto const describe = [](std::string const& name) {
-      return name.empty() ? std::string("a run of one model") : "the part " + printable(name, 100);
+      return name.empty() ? std::string("a trainer") : "part " + printable(name, 100);
     };
-    throw checkpoint_error("E03", source + " is an incident of " + describe(owner) + ", and was given to " + describe(part) +
-                                      ". Replay it with the model whose update it is.");
+    throw checkpoint_error("E03", source + " is an incident of " + describe(owner) + ", but replay() was called on " +
+                                      describe(part) + ". Call replay() on " + describe(owner) + ".");
   }
   try {
     if (!incident.at("batches_are_written").get<bool>()) {
       throw checkpoint_error("E05", source +
-                                        " has no batches, because their type does not say how it is written. List its fields "
-                                        "with `void visit(auto& archive)`, and wait for the next incident.");
+                                        " has no batches, because their type does not list its fields. List them with `void "
+                                        "visit(auto& archive)`, and replay a later incident.");
     }
     auto const require = [](bool holds, char const* what) {
-      if (!holds) throw std::invalid_argument(std::string(what) + " cannot be right");
+      if (!holds) throw std::invalid_argument(std::string("invalid ") + what);
     };
     // nlohmann converts other numbers to integers without checking their range.
     auto const integer = [&](nlohmann::json const& value, char const* name, std::int64_t least, std::int64_t most) {
@@ -91,7 +92,7 @@ KEEL_BODY incident_facts parse_incident(nlohmann::json const& state, std::string
     require(facts.loss_scale > 0.0 && std::isfinite(facts.loss_scale), "loss_scale");
     facts.pieces = integer(incident.at("pieces"), "pieces", 1, 1 << 30);
     facts.length = integer(incident.at("length"), "length", 0, any);
-    // With more threads libgomp ends the process, or takes minutes.
+    // With more threads libgomp terminates the process, or takes minutes.
     facts.threads = static_cast<int>(integer(incident.at("threads"), "threads", 0, 1024));
     for (nlohmann::json const& loss : incident.at("losses")) facts.losses.push_back(loss.dump());
     facts.gradients = incident.at("gradients").get<std::string>();
@@ -99,14 +100,14 @@ KEEL_BODY incident_facts parse_incident(nlohmann::json const& state, std::string
     auto const origin = incident.find("origin");
     require(origin == incident.end() || origin->is_object(), "origin");
     if (origin != incident.end() && origin->contains("rows")) {
-      for (nlohmann::json const& row : origin->at("rows")) integer(row, "a row of origin", 0, any);
+      for (nlohmann::json const& row : origin->at("rows")) integer(row, "row in origin", 0, any);
     }
     return facts;
   } catch (checkpoint_error const&) {
     throw;
   } catch (std::exception const& thrown) {
-    throw checkpoint_error("E05", source + ": its incident is not what keel writes (" + printable(first_line(thrown), 200) +
-                                      "). Take another one.");
+    throw checkpoint_error("E05", source + ": the incident is damaged or was not written by keel (" +
+                                      printable(first_line(thrown), 200) + "). Use another one.");
   }
 }
 
@@ -150,12 +151,13 @@ KEEL_BODY incident_replay::incident_replay(dry_run_subject const& of, std::files
   content_ = std::make_unique<snapshot>(read_checkpoint(incident));
   facts_ = parse_incident(content_->state, source_, of.part);
   checkpoint_manager& checkpoints = of.loop.checkpoints();
-  random_snapshot const random = random_snapshot::take(step_.parameters().device);
+  std::vector<random_snapshot> const all_random = random_state_of(of.loop.models());
   auto buffers = std::make_shared<snapshot_buffers>();
-  snapshot const present = buffers->copy(checkpoints.before_update(random, of.loop.cursor()));
-  restore_ = [&checkpoints, buffers, present, random] {
+  snapshot const present =
+      buffers->copy(checkpoints.before_update(random_snapshot::take(step_.parameters().device), of.loop.cursor()));
+  restore_ = [&checkpoints, buffers, present, all_random] {
     checkpoints.apply_for_replay(present, "this run", /*exactly=*/true);
-    random.restore();
+    for (random_snapshot const& one : all_random) one.restore();
   };
   try {
     checkpoints.apply_for_replay(*content_, source_, /*exactly=*/false);
@@ -170,7 +172,7 @@ KEEL_BODY incident_replay::~incident_replay() {
   try {
     if (restore_) restore_();
   } catch (std::exception const&) {
-    // Only reached while another exception is in flight, which matters more than this one.
+    // Only reached while another exception is in flight, which is more informative than this one.
   }
 }
 
@@ -218,7 +220,7 @@ KEEL_BODY std::vector<std::pair<std::string, replay_options>> incident_replay::l
   incident_facts const& facts = facts_;
   config const& recipe = step_.recipe_value();
   std::vector<std::pair<std::string, replay_options>> all;
-  all.push_back({"the same again", {}});
+  all.push_back({"unchanged", {}});
   if (recipe.precision.kind != precision::kind::fp32) all.push_back({"fp32", {.fp32 = true}});
   if (facts.loss_scale != 1.0) all.push_back({"loss scale 1", {.loss_scale = 1.0}});
   nlohmann::json const origin = content_->state.at("incident").value("origin", nlohmann::json::object());
@@ -237,7 +239,7 @@ KEEL_BODY std::vector<std::pair<std::string, replay_options>> incident_replay::l
   all.push_back({"one thread", {.threads = 1}});
   if (recipe.recompute.kind != recompute_kind::none) all.push_back({"without recompute", {.without_recompute = true}});
   if (recipe.attention.kind != attention_kind::math) all.push_back({"math attention", {.math_attention = true}});
-  all.push_back({"evaluation mode, without dropout", {.evaluation_mode = true}});
+  all.push_back({"evaluation mode (no dropout)", {.evaluation_mode = true}});
   all.push_back({"synthetic inputs", {.synthetic = true}});
   all.push_back({"LibTorch's anomaly mode", {.anomaly_mode = true}});
   return all;

@@ -1,5 +1,5 @@
-// Takes a snapshot of a run and restores a run from one. The schema is the list of parts that the trainer passes to both, so a part cannot
-// be saved and then forgotten on load.
+// Takes a snapshot of a run and restores a run from one. Both use the same list of parts, so a part that is saved cannot be forgotten on
+// load.
 #pragma once
 
 #include <torch/version.h>
@@ -64,7 +64,7 @@ inline bool affects_result(std::string const& slot) {
   return others.count(slot) == 0;
 }
 
-/// Throws checkpoint_error (E03) if the run was trained on shortened rows and this recipe lacks the rung that shortens them.
+/// Throws checkpoint_error (E03) if the run was trained on truncated rows and this recipe lacks the rung that truncates them.
 inline void require_rungs_fit(config const& value, nlohmann::json const& state, std::string const& source) {
   nlohmann::json const taken = state.value(nlohmann::json::json_pointer("/run/step/ladder/taken"), nlohmann::json::array());
   bool shortened = false;
@@ -76,7 +76,7 @@ inline void require_rungs_fit(config const& value, nlohmann::json const& state, 
                  "be longer again. Restore the rung, use another run directory, or set options.accept_changed_recipe.");
 }
 
-/// The slots of a checkpoint; empty if its recipe is not an object.
+/// Returns the slots of a checkpoint's recipe; empty if the recipe is not a JSON object.
 inline nlohmann::json saved_recipe(nlohmann::json const& state) {
   auto const found = state.find("recipe");
   return found != state.end() && found->is_object() ? *found : nlohmann::json::object();
@@ -89,7 +89,7 @@ inline attention_kind effective_attention(attention_settings const& policy, conf
   return attention_kernel(automatic ? attention_kind::automatic : attention_kind::math);
 }
 
-/// True if both settings produce the same parameters.
+/// True if training with either setting gives the same parameters.
 template <class Slot>
 bool is_equivalent(typename Slot::settings before, typename Slot::settings now, config const& value) {
   if constexpr (std::is_same_v<Slot, slot::attention>)
@@ -126,7 +126,7 @@ void for_each_described_slot(slot_list<Slots...>, Visit&& visit) {
   (visit.template operator()<Slots>(), ...);
 }
 
-/// Throws checkpoint_error (E03) that names every slot that differs and is not accepted.
+/// Throws checkpoint_error (E03), which names every slot that differs and is not accepted.
 inline void require_same_recipe(config const& value, nlohmann::json const& state, std::string const& source,
                                 accepted_changes const& accepts) {
   nlohmann::json const saved = saved_recipe(state);
@@ -158,8 +158,8 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
   }
 }
 
-/// Throws checkpoint_error (E03) if the program's learning rates or optimizer options differ from those of the checkpoint, which would
-/// otherwise override them silently. Does not compare the present rate, which the schedule sets.
+/// Throws checkpoint_error (E03) if the program's learning rates or optimizer options differ from the checkpoint's, which would otherwise
+/// override them silently. Does not compare the current rate, because the schedule sets it.
 inline void require_same_options(nlohmann::json const& live, nlohmann::json const& saved, state_paths const& at,
                                  std::string const& source) {
   using pointer = nlohmann::json::json_pointer;
@@ -190,7 +190,7 @@ inline void require_same_options(nlohmann::json const& live, nlohmann::json cons
                                     "{\"lr\"}, to use the program's values.");
 }
 
-/// Replaces options of the checkpoint by those of the program if they differ and are accepted. An accepted learning rate also resets the
+/// Replaces options of the checkpoint with the program's if they differ and are accepted. An accepted learning rate also discards the
 /// changes that schedules and rollbacks made to the old one.
 inline void override_saved_options(nlohmann::json& saved, nlohmann::json const& live, config const& value,
                                    state_paths const& at, accepted_changes const& accepts) {
@@ -219,7 +219,7 @@ inline void override_saved_options(nlohmann::json& saved, nlohmann::json const& 
   }
 }
 
-/// Throws checkpoint_error (E04) that names a parameter which is frozen in only one of checkpoint and program.
+/// Throws checkpoint_error (E04), which names a parameter that is frozen in the checkpoint but not in the program, or vice versa.
 inline void require_same_frozen(torch::nn::Module& model, snapshot const& content, std::string const& source) {
   nlohmann::json const saved = content.state.value("frozen", nlohmann::json::array());
   auto const fail = [&](std::string const& name, char const* now) {
@@ -270,8 +270,8 @@ inline void require_same_parts(std::vector<trained_optimizer> const& trained, nl
 
 namespace keel::inline KEEL_MODE {
 
-/// Takes a snapshot of the run in the form that a checkpoint stores. The tensors alias those of the run; of a sharded optimizer they are
-/// the shards of this rank.
+/// Takes a snapshot of the run in the form that a checkpoint stores. The tensors alias those of the run. For a sharded optimizer they are
+/// this rank's shards.
 inline snapshot take_snapshot(config const& value, torch::nn::Module& model, std::vector<trained_optimizer> const& trained,
                               std::vector<state_part> const& parts) {
   snapshot content;
@@ -324,7 +324,8 @@ inline void apply_snapshot(snapshot content, config const& value, torch::nn::Mod
     }
   }
   if (!accepts.all) detail::require_rungs_fit(value, content.state, source);
-  // Layers that a ladder rung quantized in the checkpoint are expected in that form, and do not count as another model.
+  // Layers that a ladder rung had quantized when the checkpoint was saved are loaded in quantized form. They do not count as a different
+  // model.
   auto const to_quantize = quantized_in(content.model, model);
   tensor_map expected = model_tensors(model);
   for (auto const& [name, layer] : to_quantize) expected[name] = content.model.at(name);
@@ -340,7 +341,7 @@ inline void apply_snapshot(snapshot content, config const& value, torch::nn::Mod
   nlohmann::json const run = content.state.value("run", nlohmann::json::object());
   for (state_part const& part : parts) {
     nlohmann::json const fields = run.is_object() ? run.value(part.name, nlohmann::json::object()) : nlohmann::json::object();
-    // A mechanism that a changed recipe adds starts from its initial state.
+    // A mechanism that a changed recipe adds begins in its initial state.
     bool const is_step = std::string_view(part.name) == "step";
     bool const brings = accepts.all || accepts.is_same_run || (is_step && accepts.accepts_a_policy());
     state_reader reader(fields, content.tensors, source, std::string(part.name) + ".", brings);

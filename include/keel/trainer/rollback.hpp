@@ -31,7 +31,7 @@ inline char const* to_string(nonfinite::change change) {
   return "unknown";
 }
 
-/// How a recipe answers a rollback request.
+/// How a recipe responds to a rollback request.
 struct rollback_plan {
   nonfinite::change change;
   std::int64_t attempts;  ///< maximum number of rollbacks in one run
@@ -50,21 +50,22 @@ constexpr std::int64_t rollback_distance(config const& recipe) {
   return nonfinite > spike ? nonfinite : spike;
 }
 
-/// Ends a run that cannot roll back again: throws nonfinite_error (E08) or diverged_error (E14), which lists the earlier rollbacks.
+/// Ends a run that cannot roll back again: throws nonfinite_error (E08) or diverged_error (E14), whose message lists the earlier rollbacks.
 [[noreturn]] inline void throw_rollback_limit(rollback_request const& request, rollback_history const& history,
                                               std::string const& why) {
   std::string tried;
   for (std::size_t i = 0; i < history.to.size(); ++i)
     tried += (i == 0 ? " Tried: from update " : ", from ") + std::to_string(history.from[i]) + " to " +
              std::to_string(history.to[i]);
-  std::string const sentence = request.why + ", and " + why + "." + tried + (tried.empty() ? "" : ".") +
-                               " Inspect the data from this update on, lower the learning rate, or move the newer folders out "
-                               "of checkpoints/ to resume from an older one.";
+  std::string const sentence =
+      request.why + ", and " + why + "." + tried + (tried.empty() ? "" : ".") +
+      " Inspect the data from this update on, lower the learning rate, or move the newer checkpoints out "
+      "of checkpoints/ to resume from an older one.";
   if (request.spike) throw diverged_error("E14", sentence, request.last);
   throw nonfinite_error("E08", sentence, request.last);
 }
 
-/// Returns the newest valid scheduled checkpoint whose parameters were reached at or before attempt number `attempts`. Prefers one saved
+/// Returns the newest valid scheduled checkpoint whose parameters were produced by attempt `attempts` or an earlier one. Prefers one saved
 /// before update `before`. Passes damaged checkpoints to `on_damaged` and skips them. Returns nullopt if every checkpoint is too recent.
 template <class Store, class OnDamaged>
 std::optional<std::pair<checkpoint_id, snapshot>> find_checkpoint_before(Store& store, std::int64_t attempts,

@@ -7,8 +7,8 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// The rollbacks of a run so far, and its restarts by options.resume_at. Each is followed by a checkpoint that contains it, so a killed
-/// run cannot exceed the limit.
+/// The rollbacks of a run so far, and its restarts with options.resume_at. Each one is followed by a checkpoint that records it, so a run
+/// that is killed and resumed cannot exceed the limit.
 struct rollback_history {
   std::vector<std::int64_t> from;
   std::vector<std::int64_t> to;
@@ -20,7 +20,7 @@ struct rollback_history {
   /// Rollbacks that count towards the recipe's limit.
   std::int64_t attempts() const { return count() - before_restart; }
   std::int64_t generation() const { return count() + static_cast<std::int64_t>(restarted_at.size()); }
-  /// True if the last restart was at this update and rate: the program was only started again.
+  /// True if the last restart had this update and learning rate, so the program was only started again.
   bool was_restarted(std::int64_t update, double rate) const {
     return !restarted_at.empty() && restarted_at.back() == update && restarted_with.back() == rate;
   }

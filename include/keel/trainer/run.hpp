@@ -12,13 +12,13 @@
 //
 // A part may make any number of updates, in any order. Records, evaluations, checkpoints, signals and rollbacks are handled between two
 // iterations, when no part has an open update. A run-level update is an iteration in which at least one part applied an update; with
-// accumulation it spans several iterations. Cadences count run-level updates. A skipped update of a part restores the buffers of the models
-// of all parts, and the registered state: a loss that runs through the batch norm of another part leaves no NaN in it.
+// accumulation it spans several iterations. Cadences count run-level updates. A skipped update of any part restores the registered state
+// and the buffers of all models, so a loss that runs through another part's batch norm leaves no NaN in it.
 // On several ranks the run's recipe has keel::shard::replicate, each part has keel::shard::replicate or zero<1>, and the world comes first:
 //     keel::run<mine> run{keel::join(), {.run_directory = "gan"}};
 // All ranks make the same updates in the same order; events on one rank take effect on all, as in a trainer (collective/README.md).
-// Under keel::evaluation::averaged each part with keel::ema is evaluated with its average. Not supported: saves on an exception (U54), and
-// layer statistics. Dry runs, preflight and replays are calls of a part:
+// Under keel::evaluation::averaged each part that has keel::ema is evaluated with its average. Not supported: saves on an exception (U54),
+// and layer statistics. Dry runs, preflight and replays are member functions of a part:
 //     d.preflight(batches, d_loss);     d.replay("gan/incidents/attempt-000000123", d_loss);
 #pragma once
 
@@ -69,20 +69,20 @@ class run {
  public:
   /// The recipe.
   using recipe_type = typename validated::recipe;
-  /// The recipe's configuration, without numbers that are given later.
+  /// The recipe's configuration, without the numbers that are supplied at run time.
   static constexpr config configured = detail::kinds_of(config_of<recipe_type>);
   /// The environment, shared by all parts.
   using environment_type = Environment;
   /// True if the recipe is for several ranks.
   static constexpr bool is_distributed = shard::is_distributed(configured.shard);
 
-  /// Throws error (E12) for options that do not fit, file_error (E01, E02) for the directory.
+  /// Throws error (E12) for invalid options, and file_error (E01, E02) for the directory.
   explicit run(trainer_options options = {})
     requires(!detail::leaves_numbers_open<recipe_type>)
       : run(detail::recipe_numbers(config_of<recipe_type>), std::move(options), {}) {
     require_world();
   }
-  /// For a recipe that leaves numbers open. Throws recipe_error (E22) too.
+  /// For a recipe that leaves numbers open. Also throws recipe_error (E22).
   explicit run(numbers const& all, trainer_options options = {})
     requires(detail::leaves_numbers_open<recipe_type>)
       : run(detail::recipe_numbers(config_of<recipe_type>, all), std::move(options), {}) {
@@ -103,10 +103,10 @@ class run {
 
   // The loop.
 
-  /// The batches of `count` epochs, from the present position; 0: as many as options.updates needs, or one epoch. Resumes automatically.
-  /// Ends early at options.updates, on a signal, request_stop, an alarm or an evaluation that stops the run. `batches` as for trainer::fit;
-  /// an lvalue must outlive the loop. Throws what resume, evaluations and saves throw, and data_error (E06) for a batch that cannot be
-  /// trained on.
+  /// Iterates over the batches of `count` epochs, from the current position. If `count` is 0, over as many epochs as options.updates needs,
+  /// or one. Resumes automatically. Ends early at options.updates, on a signal, on request_stop, or if an alarm or an evaluation stops the
+  /// run. `batches` as for trainer::fit; an lvalue must outlive the loop. Throws what resume, evaluations and saves throw, and data_error
+  /// (E06) for a batch that cannot be trained on.
   template <class Batches>
   auto epochs(Batches&& batches, std::int64_t count = 0) {
     static_assert(batch_source<std::remove_reference_t<Batches>>,
@@ -114,20 +114,20 @@ class run {
     detail::require_epoch_length(batches, options_.batches_per_epoch);
     return batch_loop<Batches>(*this, std::forward<Batches>(batches), count);
   }
-  /// Iterations without batches, until the run has completed `until`, or options.updates if it is 0:
-  /// `for (std::int64_t i : run.iterations(1000))`. Throws error (E12) if neither is given.
+  /// Iterates without batches until the run has completed `until` iterations, or options.updates if `until` is 0: `for (std::int64_t i :
+  /// run.iterations(1000))`. Throws error (E12) if both are 0.
   auto iterations(std::int64_t until = 0) { return counted_loop(*this, until > 0 ? until : options_.updates); }
 
-  /// Ends the run: saves what is not saved yet, closes the record and returns how the run ended. Discards a part's partial accumulation,
-  /// unless flush() applied it; after a resume its batches are trained on again. If other parts were updated while that accumulation was
-  /// open, no final checkpoint is written, and a resume continues from the last one. Throws what a save throws.
+  /// Ends the run: saves unsaved progress, closes the record and returns how the run ended. Discards a part's partial accumulation unless
+  /// flush() applied it; after a resume its batches are trained on again. If other parts were updated while that accumulation was open, no
+  /// final checkpoint is written, and a resume continues from the last one. Throws what a save throws.
   outcome finish() { return loop_.finish(); }
   /// Ends the loop at the next boundary, and prevents later loops. May be called from a hook or from another thread.
   void request_stop() { loop_.request_stop(); }
 
   // Hooks, record, state.
 
-  /// Adds a hook for events of the run; its update_end is that of the whole iteration. Parts have their own hooks.
+  /// Adds a hook for events of the run. Its update_end is that of the whole iteration; add hooks for a part's updates to the part.
   template <class Hook>
   void on(Hook hook) {
     loop_.listeners().add(std::move(hook));
@@ -191,7 +191,7 @@ class run {
 
   // Progress.
 
-  /// The position in the data.
+  /// The current position in the data.
   data_cursor const& cursor() const { return loop_.cursor(); }
   /// Run-level updates: iterations in which at least one part applied an update; with accumulation one spans several iterations.
   std::int64_t updates() const { return models_.updates(); }
@@ -199,7 +199,7 @@ class run {
   std::int64_t skipped() const { return models_.skipped(); }
   /// Rollbacks of the run so far.
   std::int64_t rollbacks() const { return loop_.checkpoints().rollbacks(); }
-  /// The recipe with this run's numbers in it.
+  /// The recipe's configuration with this run's numbers.
   config const& recipe_value() const { return numbers_.value(); }
 
  private:
@@ -279,7 +279,7 @@ class run {
         if constexpr (configured.batch_guard.kind == batch_guard::kind::drop) {
           auto finite = detail::drop_nonfinite_rows(
               taken, [this](std::int64_t count, std::int64_t rows) { to.run_.loop_.observer().dropped(count, rows); });
-          if (finite) taken = std::move(*finite);
+          if (finite) to.batch_.emplace(std::move(*finite));
         }
         return result::accumulated{0, 1};
       }

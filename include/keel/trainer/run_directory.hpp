@@ -68,8 +68,8 @@ class run_directory {
     events_.add(line);
   }
 
-  /// Returns true, and removes the file, if a person created a file `save` here. A directory of that name, or a file above 4096 bytes,
-  /// is treated as data and kept.
+  /// If a user has created a file `save` in the directory, removes it and returns true. Keeps a directory of that name, or a file of more
+  /// than 4096 bytes, because it is probably data.
   bool take_save_request() {
     constexpr std::uint64_t max_note_bytes = 4096;
     auto const name = root_ / "save";
@@ -88,15 +88,15 @@ class run_directory {
     if (!again.handle)
       throw file_error("E01",
                        root_.string() + " is in use by another run" + holder() +
-                           ", which started after the file `lock` was removed, or from whose process this one was forked. This "
-                           "run saves nothing more. Stop one of the two, and resume in a directory that no other run uses.");
+                           ": the file `lock` was removed before the other run started, or this process was forked from the "
+                           "other. This run saves nothing more. Stop one of the two, and resume in a separate directory.");
     lock_ = std::move(again);
     process_ = ::getpid();
     sign_lock();
     return true;
   }
 
-  /// Returns the reasons, added since the last call, why guarantees of this directory are weaker than usual. One sentence each.
+  /// Returns why guarantees of this directory are weaker than usual, one sentence per reason: those added since the last call.
   std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
   void warn(std::string sentence) {
     if (!sentence.empty()) warnings_.push_back(std::move(sentence));
@@ -124,7 +124,7 @@ class run_directory {
   }
   lock_result make_and_lock() {
     files_.make_directories(root_);
-    // The parent_path() of a path with a trailing slash is the same path without the slash.
+    // The parent_path() of a path with a trailing slash is that path without the slash.
     auto const root = root_.lexically_normal();
     auto const parent = root.has_filename() ? root.parent_path() : root.parent_path().parent_path();
     if (!parent.empty()) warn(files_.sync_directory(parent));

@@ -18,14 +18,14 @@ inline bool invalidates_run(std::exception const& thrown) {
          dynamic_cast<checkpoint_error const*>(&thrown) != nullptr;
 }
 
-/// Returns the outcome of a run that exceeds its limit of skipped updates, which all ranks detect together. nullopt for other exceptions,
-/// which are thrown.
+/// Returns the outcome of a run that exceeded its limit of skipped updates, which all ranks detect together. Returns nullopt for other
+/// exceptions, which fit() throws.
 inline std::optional<outcome> limit_reached(std::exception const& thrown, config const& recipe) {
   auto const* const by = dynamic_cast<skip_limit_error const*>(&thrown);
   if (by == nullptr) return std::nullopt;
   std::optional<reason> const limit = by->limit();
   if (!limit) return std::nullopt;
-  // With nonfinite::raise, an overflow at the minimum loss scale is thrown, too.
+  // With nonfinite::raise, an overflow at the minimum loss scale is also thrown.
   if (*limit == reason::scale_overflow && recipe.nonfinite.kind == nonfinite::kind::raise) return std::nullopt;
   return result::gave_up{*limit, by->what()};
 }

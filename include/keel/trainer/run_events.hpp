@@ -15,13 +15,13 @@
 //       epoch_end
 //     run_end                                       with the outcome
 //
-// The result of an update that is decided on a device is read one update later. Its update_end has `late` set and is raised during the next
-// update, before that update's gradients_ready, so it may follow its epoch's epoch_end. Until it is raised, other events count the update
-// as applied. out_of_memory is raised if memory ran out, at the latest before the optimizer step. The update then restarts with micro-batch
-// 0, and gradients_ready may be raised again. If a rung is taken because the allocator is slow, out_of_memory precedes update_begin.
-// rung_released precedes the update_end of the update after which memory has sufficed for the required number of updates. An update may
-// span two epochs. Hooks of one event run in the order in which they were added. An exception from a hook ends the run like one from the
-// loss.
+// The result of an update that is decided on a device is read one update later. Its update_end has `late` set and is emitted during the
+// next update, before that update's gradients_ready, so it may follow the epoch_end of its epoch. Until it is emitted, other events count
+// the update as applied. out_of_memory is emitted if memory ran out, before the optimizer step at the latest. The update then restarts with
+// micro-batch 0, and gradients_ready may be emitted again. If a rung is taken because the allocator is slow, out_of_memory precedes
+// update_begin. rung_released precedes the update_end of the update that completed the required number of updates with enough memory. An
+// update may span two epochs. Hooks of one event run in the order in which they were added. An exception from a hook ends the run like one
+// from the loss function.
 #pragma once
 
 #include <boost/hana/tuple.hpp>
@@ -38,13 +38,13 @@ namespace keel::event::inline KEEL_MODE {
 
 /// The run begins or resumes.
 struct run_begin {
-  std::int64_t update;  ///< 0, or where a checkpoint was resumed
-  bool resumed;         ///< from a checkpoint
+  std::int64_t update;  ///< 0, or the update of the loaded checkpoint
+  bool resumed;         ///< true if a checkpoint was loaded
 };
 /// An epoch begins, or continues from a checkpoint.
 struct epoch_begin {
   std::int64_t epoch;     ///< from 0
-  std::int64_t position;  ///< micro-batches of this epoch that were consumed before a resume
+  std::int64_t position;  ///< micro-batches of this epoch that were consumed before
 };
 /// The data of an epoch is exhausted.
 struct epoch_end {
@@ -53,21 +53,21 @@ struct epoch_end {
 };
 /// The checkpoint is durable.
 struct checkpoint_saved {
-  std::int64_t update;         ///< updates that it holds
+  std::int64_t update;         ///< updates applied when it was saved
   std::filesystem::path path;  ///< its directory
 };
 /// A save failed; older checkpoints are untouched. After failures<N> consecutive failures the run ends.
 struct checkpoint_failed {
-  std::int64_t update;  ///< updates that it would have held
+  std::int64_t update;  ///< updates applied when the save began
   std::string message;  ///< why it failed
 };
-/// The run rolled back to an older checkpoint; the change of the recipe is applied and saved. In your own loop, continue the data at
+/// The run rolled back to an older checkpoint, applied the recipe's change and saved the result. In your own loop, continue the data at
 /// trainer::cursor().
 struct rolled_back {
-  std::int64_t from;         ///< updates before
-  std::int64_t to;           ///< updates now
-  std::int64_t count;        ///< rollbacks of this run, from 1
-  std::string why;           ///< the reason, for display
+  std::int64_t from;         ///< applied updates before the rollback
+  std::int64_t to;           ///< applied updates now
+  std::int64_t count;        ///< number of rollbacks of this run, this one included
+  std::string why;           ///< the reason, as text
   nonfinite::change change;  ///< what was changed
 };
 /// An alarm of the recipe was raised; the action that the recipe binds to it follows.

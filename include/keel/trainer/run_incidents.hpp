@@ -1,5 +1,5 @@
-// Incidents of a run directory. Each is a folder `incidents/attempt-000000123` with a checkpoint from just before a non-finite update. It
-// also has the update's batches and random state, a readable incident.json, and the last 200 lines of the record.
+// Incidents of a run directory. Each is a folder `incidents/attempt-000000123` with a checkpoint from just before a non-finite update, the
+// update's batches and random state, a readable incident.json, and the last 200 lines of the record.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ struct written_incident {
   std::string removal_failure;  ///< why files of older incidents could not be removed; empty: all were
 };
 
-/// Writes an incident and removes old ones, so that the newest `most` remain. Files that a person added to a removed folder are kept.
-/// Throws file_error (E02), and data_error (E05) for a batch that cannot be written. No partial incident remains then.
+/// Writes an incident and removes old ones, so that the newest `most` remain. Keeps files that a user added to a removed folder. Throws
+/// file_error (E02), and data_error (E05) for a batch that cannot be written; no partial incident remains then.
 written_incident write_incident(file_system& files, std::filesystem::path const& run_directory, std::int64_t attempt,
                                 long long most, snapshot const& content, nlohmann::ordered_json description);
 

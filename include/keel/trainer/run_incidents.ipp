@@ -84,7 +84,7 @@ inline std::string name_of_incident(std::int64_t attempt) {
   return name;
 }
 
-/// False for a copy that a person made, because it has a different name.
+/// False for a copy that a user made under a different name.
 inline bool is_name_of_incident(std::string const& name) {
   constexpr std::size_t prefix = std::string_view("attempt-").size();
   return name.size() > prefix && name.size() < prefix + 19 &&

@@ -64,7 +64,7 @@ class run_log {
   /// Records that an exception left the program's own loop. `message`: the error message if a call of the run threw it; empty if the
   /// program's own code did.
   void record_exception_exit(std::int64_t update, std::string const& message) noexcept;
-  /// Records that the loop ends inside an update, whose `micro_batches` micro-batches are left out.
+  /// Records that the loop ended inside an update, whose `micro_batches` micro-batches are discarded.
   void partial_update(std::int64_t update, std::int64_t micro_batches);
   /// Warns that the model was constructed before the recipe's seed was set.
   void not_seeded(std::int64_t update);
@@ -74,7 +74,7 @@ class run_log {
   /// Writes the line of an incomplete interval. Call at the end of the run and before a rollback.
   void write_rest();
 
-  /// `do_count`: batches consist of token ids. Unnamed losses are then treated as cross-entropies, and sinks get their perplexity.
+  /// `do_count`: batches consist of token ids. Unnamed losses are then treated as cross-entropies, and sinks also get their perplexity.
   void set_counts_tokens(bool do_count) { sinks_.show_perplexity(do_count); }
 
   /// Adds a value to the next line of the record.
@@ -85,8 +85,8 @@ class run_log {
   /// Records that a part of a run of several models skipped an update.
   void part_skipped(std::int64_t update, std::string const& part, result::skipped const& why);
 
-  /// Records facts about a micro-batch: the fraction of its ids that is padding and the fraction of its labels that is ignored, if known.
-  /// `checksum`: checksum of the micro-batch's data that was read, or 0 if none was.
+  /// Records facts about a micro-batch: which fraction of its ids is padding and which fraction of its labels is ignored, if known.
+  /// `checksum`: checksum of the data of the micro-batch, or 0 if the data was not read.
   void batch(bool begins_update, std::optional<double> const& padding, std::optional<double> const& ignored_labels,
              std::uint64_t checksum);
   void found(std::int64_t update, batch_finding const& finding);
@@ -114,7 +114,7 @@ class run_log {
   void record_last_collectives(world_of_ranks const& world, std::string const& why);
   /// Records that the checkpoint was saved with a different number of ranks.
   void other_ranks(std::string const& source, std::int64_t before, std::int64_t now);
-  /// Adds the times of the ranks to the next line of the record. Warns if the other ranks have long waited for the same rank.
+  /// Adds the ranks' times to the next line of the record. Warns if the other ranks have waited for the same rank for many updates.
   void record_rank_timing(std::int64_t update, rank_timing const& times);
   /// Warns that the epoch ends on all ranks because `rank` has no more data.
   void data_ended(std::int64_t update, int rank);
@@ -157,7 +157,7 @@ class run_log {
   /// Records the trace of a non-finite update. `path`: the folder of its files, or empty; `bytes`: their size.
   void incident(std::int64_t update, nlohmann::ordered_json const& description, std::string const& path, std::uint64_t bytes);
 
-  /// Writes the layer metrics of an update.
+  /// Writes the layer statistics of an update.
   void layers(layer_record const& record);
 
   void profiled(std::int64_t update, std::filesystem::path const& path, std::string const& why);
@@ -172,7 +172,7 @@ class run_log {
  private:
   /// Writes a line to the record and to the sinks.
   void write(update_metrics const& line);
-  /// Warns once each time that writing metrics.jsonl begins to fail.
+  /// Warns, once each time, when writing metrics.jsonl begins to fail.
   void warn_about_pending_lines();
   /// Restarts the sinks after the last line that is kept.
   void restart_sinks_after(std::int64_t update);

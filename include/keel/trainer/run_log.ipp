@@ -48,7 +48,7 @@ KEEL_BODY run_log::run_log(run_directory* directory, console& console, run_recor
 }
 
 KEEL_BODY void run_log::begin(config const& recipe) {
-  // Values of an evaluation before the run belong to this run, so sinks that have them are not restarted.
+  // Values of an evaluation before the run belong to this run, so do not restart sinks that have them.
   if (!sinks_.has_posted()) sinks_.restarted_after(-1);
   if (!directory_) return;
   record_.lines = 0;
@@ -93,7 +93,8 @@ KEEL_BODY void run_log::partial_update(std::int64_t update, std::int64_t micro_b
 }
 
 KEEL_BODY void run_log::no_fused_attention(std::int64_t update) {
-  console_.notice("this LibTorch has no fused attention; the math path is used, which needs more memory");
+  console_.notice(
+      "this LibTorch has no fused attention kernel; keel::attention uses the math implementation, which needs more memory");
   if (directory_) directory_->event("no_fused_attention", update);
 }
 
@@ -162,7 +163,7 @@ KEEL_BODY void run_log::lock_retaken(std::int64_t update) {
 }
 
 KEEL_BODY void run_log::best_lost(std::int64_t update) {
-  console_.notice("the best checkpoint, of update " + std::to_string(update) + ", no longer exists and is no longer tracked");
+  console_.notice("the best checkpoint (update " + std::to_string(update) + ") no longer exists and is no longer tracked");
   directory_->event("best_lost", update);
 }
 
@@ -170,7 +171,7 @@ KEEL_BODY void run_log::saved(save_report const& report) {
   auto const milliseconds = [](double seconds) { return std::round(seconds * 1e4) / 10.0; };
   if (report.dropped) {
     directory_->event("checkpoint_dropped", report.update);
-    console_.notice("no checkpoint at update " + std::to_string(report.update) + ": the one before it is still being written");
+    console_.notice("no checkpoint at update " + std::to_string(report.update) + ": the previous one is still being written");
   } else if (!report.failure.empty()) {
     directory_->event("checkpoint_failed", report.update, {{"message", report.failure}});
     console_.notice("no checkpoint at update " + std::to_string(report.update) + ": " + report.failure);
@@ -218,7 +219,7 @@ KEEL_BODY void run_log::rolled_back(event::rolled_back const& event, char const*
 }
 
 KEEL_BODY void run_log::restarted(std::int64_t from, std::int64_t to, double rate, std::int64_t kept) {
-  console_.notice(detail::formatted("restarted at update %lld, before %lld, with learning rate %.4g",
+  console_.notice(detail::formatted("restarted at update %lld (was at %lld) with learning rate %.4g",
                                     static_cast<long long>(to), static_cast<long long>(from), rate));
   restart_sinks_after(to);
   directory_->event("restarted", to, {{"from", from}, {"learning_rate", rate}});
@@ -261,8 +262,8 @@ KEEL_BODY void run_log::record_rank_timing(std::int64_t update, rank_timing cons
   log(metric<reduce::mean>("ranks/others_ms").reduced(world_of_one{}, times.others_ms));
   if (!stragglers_.take(times)) return;
   std::string const message = detail::formatted(
-      "straggler: rank %d took %.1f ms for its last update, and the median of the others is %.1f ms; they have waited for it "
-      "for %lld updates",
+      "straggler: rank %d took %.1f ms for its last update, and the median of the others is %.1f ms; they have waited for "
+      "this rank in %lld updates",
       times.slowest, times.slowest_ms, times.others_ms, static_cast<long long>(detail::straggler_watch::updates));
   console_.notice("warning: " + message);
   if (directory_)
@@ -335,7 +336,7 @@ KEEL_BODY void run_log::failed(std::int64_t update, std::string const& message, 
     if (!memory.is_null()) details["memory"] = memory;
     if (directory_) directory_->event("failed", update, details);
   } catch (file_error const&) {
-    // A full disk is often the cause of the first exception, which describes it better.
+    // A full disk is often the cause of the first exception, which describes the problem better.
   }
   sinks_.drain();
   if (console_log_) console_log_->drain();
@@ -384,10 +385,10 @@ KEEL_BODY void run_log::damaged(std::int64_t update, std::string const& message)
   directory_->event("damaged", update, {{"message", message}});
 }
 
-inline std::string of_part(std::string const& part) { return part.empty() ? "" : " of the part " + part; }
+inline std::string of_part(std::string const& part) { return part.empty() ? "" : " of part " + part; }
 
 KEEL_BODY void run_log::rung_released(event::rung_released const& event, std::string const& part) {
-  console_.notice("there is enough memory again in update " + std::to_string(event.update + 1) + of_part(part) + ": released " +
+  console_.notice("memory is sufficient again in update " + std::to_string(event.update + 1) + of_part(part) + ": released " +
                   event.rung);
   if (!directory_) return;
   nlohmann::ordered_json details = {{"rung", event.rung}, {"pieces", event.pieces}};
@@ -591,7 +592,7 @@ KEEL_BODY void run_log::report_sink_failures(std::int64_t update) {
 KEEL_BODY void run_log::warn_about_pending_lines() {
   std::string const& trouble = directory_->metrics().trouble();
   if (!trouble.empty() && !has_pending_lines_)
-    console_.notice("metrics cannot be written and are buffered in memory: " + trouble);
+    console_.notice("metrics.jsonl cannot be written; its lines are buffered in memory: " + trouble);
   has_pending_lines_ = !trouble.empty();
 }
 

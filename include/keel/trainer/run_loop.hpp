@@ -72,6 +72,7 @@ class run_loop {
   /// Length of the run in updates; 0: unlimited.
   virtual std::int64_t length() const = 0;
 
+  config const& recipe() const { return of_.recipe; }
   trained_models& models() { return of_.models; }
   trained_models const& models() const { return of_.models; }
   trainer_options const& options() const { return of_.options; }
@@ -92,10 +93,9 @@ class run_loop {
 
   /// Called before the search for a checkpoint.
   virtual void before_resume() {}
-  /// Discards the open update and returns to the last boundary.
+  /// Discards the open update and returns to the state of the last boundary.
   virtual void drop_open_update() = 0;
 
-  config const& recipe() const { return of_.recipe; }
   bool saves() const { return recipe().checkpoint.kind != checkpoint::kind::never; }
   bool length_reached() const { return length() > 0 && models().updates() >= length(); }
   bool ended_early() const { return progress_.evaluations.is_over(); }
@@ -110,7 +110,7 @@ class run_loop {
   /// Evaluates and saves if that is due. Called at an update boundary; `updated`: the last update was applied.
   void after_update(bool updated);
   void close_epoch();
-  /// `late`: the next update is already open; `warns`: a skipped update is reported on the console.
+  /// `late`: the next update is already open. `warns`: report a skipped update on the console.
   void record_update(event::update_end const& event, bool late, bool warns);
   /// `part`: name of the model in a run of several.
   void record_out_of_memory(event::out_of_memory const& event, std::string const& part = {});
@@ -120,7 +120,7 @@ class run_loop {
   /// Clears the requests that ended this loop, so that they do not end the next one.
   virtual void clear_stop_requests();
   /// Saves and records the end of the run as far as possible. Call from the handler of the exception that ends it. `all_know`: all ranks
-  /// throw the exception, so the peers are not aborted.
+  /// throw this exception, so the other ranks are not aborted.
   void fail(std::exception const& thrown, bool all_know = false);
 
   loop_parts of_;

@@ -53,7 +53,7 @@ KEEL_BODY bool run_loop::begin_run() {
   bool const resumed = resume();
   if (begun_) return false;
   auto const& world = of_.ranks.world();
-  // A second loop continues the run; only the first one of a run that was not resumed seeds and begins the record.
+  // A second loop continues the run. Only the first loop of a run that was not resumed seeds the generators and begins the record.
   if (!resumed && progress_.record.attempts == 0) {
     // Seed the generator of the models' device. A run without models has no device: require one only if the recipe has a seed.
     bool const needs_device = is_seeded(recipe().determinism) || !models().all().empty();
@@ -125,7 +125,7 @@ KEEL_BODY void run_loop::after_epoch() {
   bool const saves_by_epochs = recipe().checkpoint.kind == checkpoint::kind::every_epochs;
   if (evaluates || saves_by_epochs) models().settle();
   if (evaluates) evaluate_recipe();
-  // Also with another save cadence: the evaluation may be the best one, which is saved immediately.
+  // Also with another save cadence: this evaluation may be the best one, which is saved immediately.
   if (saves() && (evaluates || saves_by_epochs)) while_saving([this] { save_at_boundary(false, false); });
 }
 
@@ -192,7 +192,7 @@ KEEL_BODY void run_loop::record_incident(event::incident const& event, run_part 
 KEEL_BODY void run_loop::require_no_open_update(char const* call) {
   models().settle();
   if (!models().at_boundary())
-    throw error("E12", std::string("an update is open, and ") + call + " would discard it. Make the call between updates.");
+    throw error("E12", std::string("an update is open, and ") + call + " would discard it. Call it between updates.");
 }
 
 KEEL_BODY void run_loop::act_on_alarms() {

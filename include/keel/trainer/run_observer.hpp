@@ -1,4 +1,4 @@
-// Observes a run: checks batches, measures utilisation, writes incidents and records profiles.
+// Observes a run: checks batches, measures utilization, writes incidents and records profiles.
 #pragma once
 
 #include <c10/util/FunctionRef.h>
@@ -54,19 +54,19 @@ class run_observer {
 
   /// Checks a batch and reports findings. Throws data_error (E06) if it cannot be trained on.
   void look_at(c10::function_ref<batch_contents()> contents, data_cursor const& at);
-  /// Reports that `count` of the batch's `rows` rows are left out.
+  /// Reports that `count` of the batch's `rows` rows are removed.
   void dropped(std::int64_t count, std::int64_t rows);
   void end_epoch();
   /// Call after a resume or a rollback has moved the data position.
   void on_data_rewound() { batches_.on_data_rewound(); }
 
-  // Utilisation.
+  // Utilization.
 
-  /// Sets the operations per token, and measures the device's peak unless the options give it. Returns its argument.
+  /// Sets the operations per token, and measures the device's peak throughput unless the options have it. Returns its argument.
   double use_operations(double per_token);
   /// Floating-point operations per token; 0: unknown.
   double operations_per_token() const { return operations_per_token_; }
-  /// Peak of the device, in operations per second; 0: unknown.
+  /// Peak throughput of the device, in operations per second; 0: unknown.
   double peak() const { return peak_; }
 
   /// Returns which layer metrics update number `next` records; layer_detail::none if nothing would receive them. `has_place`: something

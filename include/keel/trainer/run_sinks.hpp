@@ -27,7 +27,7 @@ class run_sinks {
   void show_perplexity(bool is_shown) { shows_perplexity_ = is_shown; }
   void layers(layer_record const& record);
   void text(std::int64_t update, std::string const& name, std::string const& words);
-  /// The run continues after update `update`, following a rollback or a resume.
+  /// Announces that the run continues after update `update`, following a rollback or a resume.
   void restarted_after(std::int64_t update);
 
   /// Asks the sinks to flush their values. Does not wait.

@@ -8,8 +8,8 @@
 //     }
 //     run.finish(signals.received());
 // A repetition within `repeats_within` seconds is ignored, because launchers often forward a signal that the scheduler already sent to
-// every process. A later repetition has the effect that the signal has without keel. The program's own handler for SIGUSR2, if it has one,
-// is kept.
+// every process. A later repetition has its usual effect, as if keel handled no signals. If the program has its own handler for SIGUSR2,
+// that handler is kept.
 #pragma once
 
 #include <time.h>
@@ -37,7 +37,7 @@ class process_signals {
   void listen();
   void stop_listening();
   int received();
-  /// Keeps a signal that no run has received for the next listener, instead of raising it again.
+  /// Keeps a signal that no run has received for the next listener, instead of raising it again when the handlers are removed.
   void defer() { is_deferred_ = true; }
   /// Returns the pending signal without consuming it; 0: none.
   static int peek_pending() { return pending().load(std::memory_order_relaxed); }

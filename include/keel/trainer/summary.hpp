@@ -17,7 +17,7 @@ namespace keel::inline KEEL_MODE {
 /// Describes the outcome, such as "finished" or "stopped by signal 15".
 std::string ending(outcome const& result);
 
-/// Returns why the run finished. `by_program`: the program's own loop ended.
+/// Returns why the run finished. `by_program`: the program runs its own loop, which ended.
 std::string why_finished(bool length_is_reached, early_stop const& evaluations, bool by_program);
 
 /// Returns the outcome's event name in events.jsonl.
@@ -26,7 +26,7 @@ inline char const* ending_event_name(outcome const& result) {
   return result.is<result::stopped>() ? "stopped" : "gave_up";
 }
 
-/// Lists the measures in effect to save memory; empty if there are none.
+/// Lists the memory-saving measures in effect; empty if there are none.
 std::string describe(memory_settings const& relief);
 
 /// Returns the label and text of each row of the console's summary. `words`: from ending(); `clipped`: fraction of updates; `tokens_now`:

@@ -19,8 +19,8 @@ KEEL_BODY std::string ending(outcome const& result) {
 
 KEEL_BODY std::string why_finished(bool length_is_reached, early_stop const& evaluations, bool by_program) {
   if (evaluations.is_over()) return evaluations.why();
-  if (length_is_reached) return "its length is reached";
-  return by_program ? "the program's loop ended" : "its data or its epochs ended";
+  if (length_is_reached) return "it reached its length";
+  return by_program ? "the program's loop ended" : "it completed its epochs, or its data ended";
 }
 
 KEEL_BODY std::string describe(memory_settings const& relief) {
@@ -30,8 +30,8 @@ KEEL_BODY std::string describe(memory_settings const& relief) {
   if (relief.recompute == recompute_kind::non_reentrant) all.push_back("non-reentrant recompute");
   if (relief.attention == attention_kind::fused) all.push_back("fused attention");
   if (relief.offload) all.push_back("optimizer state offloaded");
-  if (relief.quantized) all.push_back("base in eight bits");
-  if (relief.length > 0) all.push_back("rows of " + std::to_string(relief.length) + " tokens");
+  if (relief.quantized) all.push_back("base model in 8 bits");
+  if (relief.length > 0) all.push_back("rows truncated to " + std::to_string(relief.length) + " tokens");
   std::string words;
   for (auto const& one : all) words += (words.empty() ? "" : ", ") + one;
   return words;
@@ -52,9 +52,8 @@ KEEL_BODY std::vector<std::pair<std::string, std::string>> summary_rows(std::str
   rows.emplace_back("run", words);
   std::string const share = clipped > 0.0 ? detail::formatted(" (%.0f %% clipped)", 100.0 * clipped) : std::string();
   rows.emplace_back("updates", std::to_string(updates) + " applied" + share + ", " + std::to_string(skipped) + " skipped, " +
-                                   std::to_string(record.rungs) + " rungs taken for memory");
-  rows.emplace_back("loss",
-                    detail::formatted("%.4f at the first update, %.4f at the last", record.first_loss, record.last_loss));
+                                   std::to_string(record.rungs) + " memory rungs taken");
+  rows.emplace_back("loss", detail::formatted("first update %.4f, last update %.4f", record.first_loss, record.last_loss));
   double const rate = seconds > 0.0 ? static_cast<double>(tokens_now) / seconds : 0.0;
   rows.emplace_back("data", detail::quantity(static_cast<double>(record.tokens)) + " tokens or rows, " +
                                 detail::quantity(rate) + "/s since this start");
@@ -67,7 +66,7 @@ KEEL_BODY std::vector<std::pair<std::string, std::string>> summary_rows(std::str
                       to_string(timeline.judge()));
   }
   if (auto const saved = describe(relief); !saved.empty()) rows.emplace_back("to save memory", saved);
-  if (!directory.empty()) rows.emplace_back("kept in", directory);
+  if (!directory.empty()) rows.emplace_back("run directory", directory);
   return rows;
 }
 

@@ -53,20 +53,20 @@ class trained_models {
 
   /// The model, or one module with the models of all parts as children.
   torch::nn::Module& model() { return only_ ? only_->step().model() : *joint_; }
-  // With several models, these return the values of the first one. They throw error (E12) for a run without parts.
+  // With several models, these return the values of the first model. They throw error (E12) for a run without parts.
   torch::optim::Optimizer& optimizer() { return first().step().optimizer(); }
   parameter_list const& parameters() const { return first().parameters(); }
   run_facts const& facts() const { return first().step().facts(); }
   double learning_rate() const { return first().step().learning_rate(); }
   double highest_rate() const { return first().step().schedule().highest(0); }
   double lowered() const { return first().step().schedule().lowered(); }
-  /// Measures in effect to save memory.
+  /// Memory-saving measures in effect.
   memory_settings const& relief() const { return first().step().relief(); }
 
   /// The moving averages that the models keep.
   std::vector<moving_average*> averages() const;
 
-  // For one model only; with several models they return 1 and 0.
+  // For a single model; with several models these return 1 and 0.
   /// Number of pieces that a micro-batch is split into.
   std::int64_t pieces() const { return only_ ? only_->step().pieces() : 1; }
   double clip_fraction() const { return only_ ? only_->step().clip_fraction() : 0.0; }
@@ -79,7 +79,7 @@ class trained_models {
   void count(bool applied) { updates_ += applied ? 1 : 0; }
   std::int64_t skipped() const;
   bool at_boundary() const;
-  /// True if a part was updated since its statistics were taken.
+  /// True if a part was updated since its statistics were last taken.
   bool has_new_results() const;
   /// True if an optimizer threw during its step.
   bool is_half_updated() const;
@@ -92,12 +92,12 @@ class trained_models {
 
   /// All optimizers, each with its recipe and facts.
   std::vector<trained_optimizer> trained();
-  /// Adds or removes unfrozen parameter groups so that the optimizers have the groups of the checkpoint `state`. Stops at a group
-  /// whose parameters the model lacks.
+  /// Adds or removes unfrozen parameter groups so that the optimizers have the same groups as the checkpoint `state`. Stops at a group
+  /// whose parameters the model does not have.
   void match_groups(nlohmann::json const& state);
-  /// The rollback that a guard requested, or nullopt; `by` receives the recipe of its part.
+  /// Returns the rollback that a guard requested, or nullopt. Sets `by` to the recipe of the part that requested it.
   std::optional<rollback_request> take_rollback_request(config& by);
-  /// The largest age, in updates, of a fault that a part rolls back from; 0: none rolls back.
+  /// The largest age, in updates, of a fault that a part rolls back from; 0 if no part rolls back.
   std::int64_t rollback_distance() const;
   void lower(double factor);
   void adopt_loaded_rates();

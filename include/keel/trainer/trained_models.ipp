@@ -26,8 +26,8 @@ KEEL_BODY void trained_models::add(run_part& one, run_part const* follows) {
   });
   if (!is_sound || one.name() == "updates") {
     throw error("E11", "the part name \"" + one.name() +
-                           "\" is invalid in checkpoints and in the record. Use letters, digits and underscores, and not "
-                           "\"updates\": name the part after what it trains, such as \"generator\".");
+                           "\" is invalid. Use letters, digits and underscores, but not the name \"updates\". Name the "
+                           "part after what it trains, such as \"generator\".");
   }
   std::unordered_map<at::TensorImpl const*, std::string> owners;
   for (run_part const* const other : all_) {
@@ -46,7 +46,7 @@ KEEL_BODY void trained_models::add(run_part& one, run_part const* follows) {
   for (std::size_t i = 0; i < list.tensors.size(); ++i) {
     auto const found = owners.find(list.tensors[i].unsafeGetTensorImpl());
     if (found == owners.end()) continue;
-    throw error("E11", "the parts " + one.name() + " and " + found->second.substr(0, found->second.find(' ')) +
+    throw error("E11", "parts " + one.name() + " and " + found->second.substr(0, found->second.find(' ')) +
                            " of this run share a parameter, which " + one.name() + " has as " + list.names[i] +
                            ": their optimizers would overwrite each other's updates. Give the parameter to one of them, or use "
                            "keel::after(..) if they train one after the other.");
@@ -94,8 +94,7 @@ KEEL_BODY void trained_models::require_unowned(run_part const& wanted_by, std::v
       bool const is_wanted =
           std::any_of(which.begin(), which.end(), [&](at::Tensor const& one) { return one.is_same(list.tensors[i]); });
       if (is_wanted)
-        throw error("E11", "the part " + wanted_by.name() + " unfreezes " + list.names[i] + ", which the part " +
-                               other->name() +
+        throw error("E11", "part " + wanted_by.name() + " unfreezes " + list.names[i] + ", which part " + other->name() +
                                " trains: their optimizers would overwrite each other's updates. Unfreeze it in one of them.");
     }
   }

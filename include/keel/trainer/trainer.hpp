@@ -47,14 +47,14 @@ namespace keel::inline KEEL_MODE {
 /// Trains a model as a recipe specifies. A recipe that breaks rules does not compile, with one error per rule. Not thread-safe, except
 /// request_stop and request_save. Collective: each rank has one, and all make the same calls in the same order.
 template <class Recipe, class Environment = environment>
-class trainer : public dry_run_calls<detail::trainer_step<Recipe, Environment>> {
+class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::trainer_step<Recipe, Environment>> {
   using validated = detail::validated<Recipe, detail::trainer_entry>;
   static_assert(alignof(typename validated::diagnostics) > 0);
   using recipe = typename validated::recipe;
   static constexpr bool has_open_numbers = detail::leaves_numbers_open<recipe>;
 
  public:
-  /// The recipe's configuration, without numbers that are given later.
+  /// The recipe's configuration, without the numbers that are supplied at run time.
   static constexpr config configured = detail::kinds_of(config_of<recipe>);
   /// The options type, used by keel::owned.
   using options_type = trainer_options;
@@ -76,7 +76,7 @@ class trainer : public dry_run_calls<detail::trainer_step<Recipe, Environment>> 
     detail::require_world<Recipe, step_type::replicates>();
   }
   /// For a recipe of several ranks. Collective over `world`: all ranks take the parameters, buffers and checkpoints of rank 0. Throws
-  /// world_error (E24) that names the first difference if the ranks do not train the same.
+  /// world_error (E24), which names the first difference, if the ranks have different configurations.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
   trainer(Model& model, Optimizer& optimizer, World const& world, trainer_options options = {})
     requires(!has_open_numbers)
@@ -95,19 +95,19 @@ class trainer : public dry_run_calls<detail::trainer_step<Recipe, Environment>> 
       : options_(detail::adapt_options_to_rank(std::move(options), world.rank())),
         step_(model, optimizer, all, length_at_construction(options_, all.value(), world.size() == 1), no_observer(), world),
         loop_(step_, models_, options_, detail::collect_recipe_alarms<recipe>(), detail::environment_instance<Environment>()) {}
-  /// Rejected (Z08).
+  /// Rejected (Z08): a trainer has exactly one optimizer.
   template <class Model, std::derived_from<torch::optim::Optimizer> First, std::derived_from<torch::optim::Optimizer> Second>
   trainer(Model& model, First& first, Second&, trainer_options const& = {}) : trainer(model, first) {
     detail::reject_call<rule::Z08, First, Second>();
   }
-  /// Rejected (U47).
+  /// Rejected (U47): the numbers are missing.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   trainer(Model& model, Optimizer& optimizer, trainer_options const& options = {})
     requires(has_open_numbers)
       : trainer(model, optimizer, numbers{}, options) {
     detail::reject_call<rule::U47, Recipe>();
   }
-  /// Rejected (U48).
+  /// Rejected (U48): the recipe leaves no numbers open.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   trainer(Model const& model, Optimizer const& optimizer, numbers const&, trainer_options const& = {})
     requires(!has_open_numbers)
@@ -155,7 +155,7 @@ class trainer : public dry_run_calls<detail::trainer_step<Recipe, Environment>> 
     return fit(no_batches(), detail::without_batch<std::remove_reference_t<LossOf>&>{loss_of});
   }
 
-  /// Makes fit end, or should_stop return true, at the next update boundary. May be called from a hook or from another thread.
+  /// Makes fit return, or should_stop return true, at the next update boundary. May be called from a hook or from another thread.
   void request_stop() { loop_.request_stop(); }
 
   /// Adds a hook: `run.on([](keel::event::update_end const& e) { .. });` run_events.hpp lists the events.
@@ -193,7 +193,7 @@ class trainer : public dry_run_calls<detail::trainer_step<Recipe, Environment>> 
     detail::reject_manual_backward<Recipe, configured>();
     return loop_.open_manual_backward(rows, tokens);
   }
-  /// Waits for an update that is pending on a device, as keel::step::settle.
+  /// Waits for an update that is pending on a device, like keel::step::settle.
   std::optional<step_outcome> settle() { return step_.settle(); }
   /// Applies the last, partial accumulation, as fit does at its end.
   std::optional<step_outcome> flush() { return loop_.flush(); }
@@ -203,25 +203,25 @@ class trainer : public dry_run_calls<detail::trainer_step<Recipe, Environment>> 
   bool should_stop(Listener const& signals) const {
     return loop_.should_stop([&]() -> int { return signals.received(); });
   }
-  /// Ends an epoch: call it after each pass over the data. Evaluates and saves if the recipe does so by epochs. Collective.
+  /// Ends an epoch: call it after each pass over the data. Evaluates and saves if the recipe has cadences in epochs. Collective.
   void end_epoch() { loop_.end_epoch(); }
   /// Ends the run as fit does: saves unsaved progress, closes the record and returns how the run ended. The outcome is stopped if `signal`
   /// is nonzero or request_stop() was called, gave_up if a policy gave up in the last update, and finished otherwise. Discards a partial
   /// accumulation and logs that, unless flush() applied it. Collective. Throws what a save throws.
   outcome finish(int signal = 0) { return loop_.finish(signal); }
-  /// The position in the data at which a loop continues after resume().
+  /// The current position in the data. After resume(), the position at which a loop continues.
   data_cursor const& cursor() const { return loop_.cursor(); }
 
   /// Unfreezes the parameters of `module` between two updates, as a new parameter group of the optimizer. `rate`: its learning rate; 0:
-  /// that of the first group. Parameters that are trained already are unchanged, so a hook may call this in every epoch. Checkpoints
-  /// store it: resume and rollback restore which parameters were trained. Throws as step::unfreeze.
+  /// that of the first group. Parameters that are already trained are unchanged, so a hook may call this in every epoch. Checkpoints record
+  /// it, so a resume or rollback restores which parameters were trained. Throws what step::unfreeze throws.
   template <class Module>
   void unfreeze(Module& module, double rate = 0.0) {
     step_.unfreeze(as_module(module).parameters(), rate > 0.0 ? rate : step_.schedule().highest(0));
   }
 
   /// Changes .accumulate or .clip from the next update on, for example to grow the accumulation. The record and checkpoints contain the
-  /// change. Throws as step::change.
+  /// change. Throws what step::change throws.
   void change(numbers const& some)
     requires(has_open_numbers)
   {
@@ -248,7 +248,7 @@ class trainer : public dry_run_calls<detail::trainer_step<Recipe, Environment>> 
   }
   /// Requests a checkpoint at the next update boundary; for hooks, which run before the boundary. May be called from any thread.
   void request_save() { loop_.checkpoints().request_save(); }
-  /// Waits until the last save is durable. A failed save raises event::checkpoint_failed and does not throw.
+  /// Waits until the last save is durable. A failed save emits event::checkpoint_failed and does not throw.
   void wait_for_save() { loop_.wait_for_save(); }
   /// Registers state of the program. Every later checkpoint stores it, and loading restores it; a restored tensor is a new tensor object. A
   /// skipped or restarted update restores it too, unless `scope` is state_scope::checkpoints. `state` lists its fields with
@@ -296,7 +296,7 @@ class trainer : public dry_run_calls<detail::trainer_step<Recipe, Environment>> 
     loop_.evaluations().template add<recipe>(std::move(name), std::move(batches), std::move(loss_of));
   }
   /// Swaps the moving average into the model for the lifetime of the returned value: `auto scope = run.averaged();`, then evaluate, or
-  /// `keel::save_weights("ema.safetensors", run.averaged())`. Training meanwhile, or a second swap, throws error (M04).
+  /// `keel::save_weights("ema.safetensors", run.averaged())`. Training or swapping again before the value is destroyed throws error (M04).
   [[nodiscard]] auto averaged() {
     if constexpr (step_type::averages) {
       return step_.average().swap_in(step_.model());
@@ -305,17 +305,17 @@ class trainer : public dry_run_calls<detail::trainer_step<Recipe, Environment>> 
     }
   }
 
-  /// Counts the floating-point operations per token of this micro-batch, forward and backward. The record then contains the utilisation of
+  /// Counts the floating-point operations per token of this micro-batch, forward and backward. The record then contains the utilization of
   /// the device. Throws error (E12) inside an update, or if the batch has no tokens.
   template <class Batch, class LossOf>
   double count_operations(Batch const& batch, LossOf&& loss_of) {
     auto const trying = loop_.try_out();
-    return loop_.observer().use_operations(detail::dry_run<step_type>(subject()).count_operations(batch, loss_of));
+    return loop_.observer().use_operations(detail::dry_run<step_type>(dry_run_subject()).count_operations(batch, loss_of));
   }
 
   // Progress.
 
-  /// The recipe with this trainer's numbers in it.
+  /// The recipe's configuration with this trainer's numbers.
   config const& recipe_value() const { return step_.recipe_value(); }
   /// Applied updates.
   std::int64_t updates() const { return step_.updates(); }
@@ -331,7 +331,7 @@ class trainer : public dry_run_calls<detail::trainer_step<Recipe, Environment>> 
   double learning_rate() const { return step_.learning_rate(); }
   /// Loss scale of the next update.
   double loss_scale() const { return step_.loss_scale(); }
-  /// Measures to save memory, by the recipe and by the rungs taken so far.
+  /// Memory-saving measures in effect, from the recipe and the rungs taken so far.
   memory_settings const& relief() const { return step_.relief(); }
   /// Memory peaks since this trainer was constructed; empty if nothing counts memory (keel/memory/statistics.hpp).
   memory::timeline const& memory_timeline() const { return loop_.memory_timeline(); }
@@ -363,7 +363,8 @@ class trainer : public dry_run_calls<detail::trainer_step<Recipe, Environment>> 
     return finite;
   }
 
-  detail::dry_run_subject subject() override { return {step_, loop_, no_observer()}; }
+  friend dry_run_calls<trainer, step_type>;
+  detail::dry_run_subject dry_run_subject() { return {step_, loop_, no_observer()}; }
 
   trainer_options options_;
   step_type step_;

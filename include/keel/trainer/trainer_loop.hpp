@@ -80,20 +80,22 @@ class trainer_loop final : public run_loop, private step_observer, private manua
   bool is_distributed() const { return of_.ranks_agree; }
   void begin();
   outcome run_epochs(training_data& data, signal_listener const& listener);
-  /// nullopt if the epoch is complete and the run continues.
+  /// Returns nullopt if the epoch is complete and the run continues.
   std::optional<outcome> run_epoch(training_data& data, signal_listener const& listener);
   /// Trains on one batch; returns the outcome if the run ends with it.
   std::optional<outcome> train_one(training_data& data, signal_listener const& listener);
   void before_micro_batch();
   step_outcome after_micro_batch(step_outcome taken);
-  /// A device decides the update and its result is read one update later, unless a save, an evaluation or the end needs it now.
+  /// Settles the update now if a save, an evaluation or the end of the run needs its result; otherwise a device-decided update is read one
+  /// update later.
   step_outcome settle_if_needed(step_outcome const& taken);
   /// True if the ranks agreed on a stop. Only meaningful with several ranks.
   bool is_stop_requested() const;
   std::optional<step_outcome> close_partial_update();
-  /// Collective: discards partial accumulations of different length on all ranks, so that they evaluate, save and continue together.
+  /// Collective: discards partial accumulations that differ in length between ranks, so that all ranks evaluate, save and continue
+  /// together.
   void drop_uneven_update();
-  /// Wraps the calls of a program's own loop: an exception that ends the run is recorded as one in fit() is.
+  /// Wraps the calls of a program's own loop: records an exception that ends the run, as fit() does.
   template <bool EndsRun = false, class Call>
   std::invoke_result_t<Call const&> in_own_loop(Call const& call);
 

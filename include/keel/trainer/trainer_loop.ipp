@@ -89,7 +89,7 @@ KEEL_BODY outcome trainer_loop::run_epochs(training_data& data, signal_listener 
     }
     auto const last = close_partial_update();
     if (last && last->gave_up()) return *last->gave_up();
-    // The last update may have rolled the run back; then there is data again.
+    // If the last update rolled the run back, there is data again.
     if (!std::exchange(is_data_rewound_, false)) return result::finished{step_.updates()};
   }
 }
@@ -188,7 +188,7 @@ KEEL_BODY void trainer_loop::before_micro_batch() {
 KEEL_BODY step_outcome trainer_loop::after_micro_batch(step_outcome taken) {
   phase_clock::afterwards const waits{step_.phases(), run_phase::data};  // until the next micro-batch
   gave_up_ = taken.gave_up() ? std::optional(*taken.gave_up()) : std::nullopt;
-  // An update that gave up consumed nothing: the next checkpoint must start with its first batch.
+  // An update that gave up consumed nothing, so the next checkpoint must start with its first batch.
   if (gave_up_) {
     cursor_.rewind();
     return taken;
@@ -317,7 +317,7 @@ KEEL_BODY outcome trainer_loop::finish(int signal) {
     if (step_.has_open_update()) log_.partial_update(step_.updates(), step_.open_micro_batches());
     drop_open_update();
     if (is_distributed()) {
-      // Use the signal of the last agreement: a later one has not reached the other ranks.
+      // Use the signal that the ranks agreed on: the other ranks do not know of a later one.
       if (step_.ranks().is_shared()) signal = step_.ranks().requests().signal;
       if (is_stop_requested()) stop_requested_ = true;
     }

@@ -27,8 +27,8 @@ class update_timer {
     epoch_before_ = epoch_;
     epoch_ = epoch;
   }
-  /// Returns the epoch and duration of the update that ended. `in_the_next`: the next update is already open; the duration is then the time
-  /// since the previous end.
+  /// Returns the epoch and duration of the update that ended. `in_the_next`: the next update is already open; the duration is then measured
+  /// from the previous end.
   reading end_update(bool in_the_next) {
     auto const now = time_.now();
     std::chrono::duration<double, std::milli> const taken = now - (in_the_next ? ended_ : began_);
