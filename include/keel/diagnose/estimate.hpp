@@ -234,14 +234,16 @@ class parameter_counter {
     std::int64_t const wide = 4 * parameter.numel();
     // Gradients are accumulated in fp32 from the second micro-batch on.
     bool const is_cut = configured_.shard.stage >= 2 && ranks_ > 1;
-    std::int64_t const gradient = is_cut ? (narrow ? wide : bytes) / ranks_ : narrow && configured_.accumulate.count > 1 ? wide : bytes;
+    std::int64_t const gradient = is_cut                                       ? (narrow ? wide : bytes) / ranks_
+                                  : narrow && configured_.accumulate.count > 1 ? wide
+                                                                               : bytes;
     sums_.gradients += gradient;
     bool const offloaded = configured_.offload.kind == offload::kind::optimizer;
     std::int64_t const state = sums_.state_per_parameter * std::max(wide, bytes) + (narrow ? wide : 0);
     std::int64_t const shards = configured_.shard.stage >= 1 ? ranks_ : 1;
     if (!offloaded) sums_.optimizer += (state + shards - 1) / shards;
-    // Four buffers of a 64th each, under zero<2>.
-    if (ranks_ > 1) sums_.sums += (narrow ? wide : bytes) / (is_cut ? 16 : 1);
+    // Four buffers of a 32nd each, under zero<2>.
+    if (ranks_ > 1) sums_.sums += (narrow ? wide : bytes) / (is_cut ? 8 : 1);
     if (configured_.ema.decay > 0.0) sums_.average += std::max(wide, bytes);
   }
 

@@ -84,9 +84,6 @@ class gradient_shards {
   bool has_sent_ = false;
 };
 
-/// Bytes of the largest bucket for `all` bytes of parameters: small enough that the buffers are a fraction of the gradients.
-std::int64_t scatter_bucket_bytes(std::int64_t all);
-
 }  // namespace keel::detail::inline KEEL_MODE
 
 #ifndef KEEL_COMPILED

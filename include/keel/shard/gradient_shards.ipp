@@ -18,10 +18,6 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-KEEL_BODY std::int64_t scatter_bucket_bytes(std::int64_t all) {
-  return std::clamp(all / 64, std::int64_t{1} << 18, bucket_bytes);
-}
-
 KEEL_BODY gradient_shards::gradient_shards(world_of_ranks world, parameter_list const& parameters, bool flags_on_host)
     : world_(std::move(world)), parameters_(parameters), flags_on_host_(flags_on_host) {}
 
@@ -50,7 +46,8 @@ KEEL_BODY void gradient_shards::cut(std::vector<std::vector<std::size_t>> const&
     auto const place = static_cast<std::size_t>(first - buffers_.begin());
     one.buffers = place + used[place]++ % 2;
     std::int64_t const columns = one.row + (flags_on_host_ ? 0 : one.flag_count);
-    auto const size = static_cast<std::int64_t>(which.empty() ? sizeof(float) : c10::elementSize(sum_dtype(tensors[which.front()])));
+    auto const size =
+        static_cast<std::int64_t>(which.empty() ? sizeof(float) : c10::elementSize(sum_dtype(tensors[which.front()])));
     buffer_pair& pair = buffers_[one.buffers];
     pair.bytes = std::max(pair.bytes, columns * world_.size() * size);
   }
@@ -136,7 +133,8 @@ KEEL_BODY void gradient_shards::begin(std::size_t number, std::vector<double> co
   bucket& one = buckets_[number];
   buffer_pair& pair = buffers_[one.buffers];
   at::Tensor const sent = rows_of(one, pair.sent);
-  if (!flags_on_host_) sent.narrow(1, one.row, one.flag_count).copy_(at::tensor(flags, sent.scalar_type()).expand({world_.size(), -1}));
+  if (!flags_on_host_)
+    sent.narrow(1, one.row, one.flag_count).copy_(at::tensor(flags, sent.scalar_type()).expand({world_.size(), -1}));
   pair.user = static_cast<std::ptrdiff_t>(number);
   one.is_sent = true;
   if (sent.numel() == 0) return;

@@ -92,9 +92,7 @@ class optimizer_shards {
   /// rank.
   template <class Use>
   void for_each_gathered(Use const& use) const;
-  bool has_gradient(parameter_shard const& of) const {
-    return (has_own_gradients_ ? of.piece : of.parameter).grad().defined();
-  }
+  bool has_gradient(parameter_shard const& of) const { return (has_own_gradients_ ? of.piece : of.parameter).grad().defined(); }
   element_range range_of(std::size_t index, int rank) const;
   gather_buffers& buffers_on(c10::Device device);
   parameter_shard make_shard(at::Tensor const& parameter, std::size_t index) const;

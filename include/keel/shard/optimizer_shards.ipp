@@ -148,11 +148,13 @@ KEEL_BODY optimizer_shards::scope::~scope() {
 template <class Use>
 void optimizer_shards::for_each_gathered(Use const& use) const {
   std::vector<std::size_t> updated;
+  std::int64_t bytes = 0;
   for (std::size_t i = 0; i < shards_.size(); ++i) {
+    bytes += static_cast<std::int64_t>(shards_[i].parameter.nbytes());
     if (has_gradient(shards_[i])) updated.push_back(i);
   }
   auto const parameter_of = [this](std::size_t i) -> at::Tensor const& { return shards_[i].parameter; };
-  for_each_bucket(updated, parameter_of, [&](std::vector<std::size_t> const& bucket) {
+  auto const with_longest = [&](std::vector<std::size_t> const& bucket) {
     std::int64_t longest = 0;
     for (int rank = 0; rank < world_.size(); ++rank) {
       std::int64_t length = 0;
@@ -160,7 +162,8 @@ void optimizer_shards::for_each_gathered(Use const& use) const {
       longest = std::max(longest, length);
     }
     use(bucket, longest);
-  });
+  };
+  for_each_bucket(updated, parameter_of, with_longest, shard_bucket_bytes(bytes));
 }
 
 KEEL_BODY element_range optimizer_shards::range_of(std::size_t index, int rank) const {

@@ -133,7 +133,8 @@ KEEL_BODY step_outcome step_engine::end_manual_backward(weighted_loss const& los
     require_declared_rows(parts_.present().accumulate, rows);
     observe_end(parts_.pass.end_manual_backward(loss, rows, tokens), parts_.micro_batches);
     ++parts_.micro_batches;
-    if (parts_.ranks.shards_gradients() && parts_.micro_batches < parts_.present().accumulate.count) replicated_.end_micro_batch();
+    if (parts_.ranks.shards_gradients() && parts_.micro_batches < parts_.present().accumulate.count)
+      replicated_.end_micro_batch();
     return advance(parts_.micro_batches == parts_.present().accumulate.count, [] {});
   });
 }

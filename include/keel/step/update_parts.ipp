@@ -108,8 +108,7 @@ KEEL_BODY bool update_parts::find_nonfinite_buffer(update_decision& decision) {
 
 KEEL_BODY void update_parts::show_gradients(double norm, std::vector<at::Tensor> const& unscaled) const {
   auto const show = [&](parameter_list const& shown) {
-    detail::show_gradients(shown, unscaled,
-                           [&] { observer->observe(event::gradients_ready{begun(), norm, shown.tensors}); });
+    detail::show_gradients(shown, unscaled, [&] { observer->observe(event::gradients_ready{begun(), norm, shown.tensors}); });
   };
   if (!ranks.shards_gradients()) return show(parameters);
   parameter_list shards = parameters;
