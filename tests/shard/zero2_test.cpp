@@ -180,7 +180,7 @@ TEST_CASE("a NaN in any micro-batch of an update is the skip of all ranks, and l
   for (std::int64_t const bad : {0, 1, 2, 3, 4, 5, 22, 23}) compare<skips, clips, keel::accumulate<3>>({.bad = bad});
 }
 
-TEST_CASE("one to four ranks train what one process in float64 trains on all of their rows") {
+TEST_CASE("one to four ranks train within 1e-5 what one process in float64 trains on all of their rows") {
   single_thread const threads;
   for (int const ranks : {1, 2, 3, 4}) {
     // The batches of all ranks, one after the other, in one process.
@@ -202,7 +202,11 @@ TEST_CASE("one to four ranks train what one process in float64 trains on all of 
       });
     }
     auto const all = train<cut<clips, keel::accumulate<3>>>(ranks, {});
-    for (auto const& one : all) CHECK(distance(one.parameters, copies_of(model.parameters())) <= 2e-5);
+    auto const expected = copies_of(model.parameters());
+    for (auto const& one : all) {
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        CHECK((one.parameters[i].to(at::kDouble) - expected[i]).abs().max().item<double>() <= 1e-5);
+    }
   }
 }
 
