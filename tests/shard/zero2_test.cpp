@@ -437,3 +437,61 @@ TEST_CASE("in the middle of an update a rank holds its share of the gradients an
     CHECK(peak_of_shards <= ranks * 3.0 / 16 + 0.1);
   }
 }
+
+namespace {
+
+template <class... Policies>
+struct climbing : cut<keel::accumulate<3>, keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>, Policies...> {};
+
+/// What each rank ends with where the loss of rank 0 fails in the second micro-batch of every update, as long as it has more rows than
+/// `most`. `throws`: not for memory, once the batch was cut.
+struct climbed {
+  std::vector<std::string> words;
+  std::vector<std::int64_t> pieces, updates;
+  std::vector<std::vector<at::Tensor>> parameters;
+};
+climbed climb(int ranks, std::int64_t most, bool throws) {
+  auto const count = static_cast<std::size_t>(ranks);
+  climbed found{{}, std::vector<std::int64_t>(count), std::vector<std::int64_t>(count), std::vector<std::vector<at::Tensor>>(count)};
+  found.words = rank_error_messages(ranks, [&](keel::world_of_ranks const& world) {
+    auto const rank = static_cast<std::size_t>(world.rank());
+    auto const model = make_small(3);
+    keel::adamw optimizer(model->parameters(), 0.01);
+    keel::step<climbing<>> step{model, optimizer, world};
+    for (std::uint64_t i = 0; i < 6; ++i) {
+      pair_batch const batch = make_pair_batch(i + 10 * static_cast<std::uint64_t>(world.rank()));
+      bool const is_second = i % 3 == 1;
+      std::int64_t const rows = batch.first.size(0);
+      step(batch, [&, is_second, rows](pair_batch const& part) {
+        bool const is_cut = part.first.size(0) < rows;
+        if (world.rank() == 0 && is_second && part.first.size(0) > most) {
+          if (throws && is_cut) throw std::runtime_error("of the loss itself");
+          throw std::bad_alloc();
+        }
+        return mean_squared_error(model)(part);
+      });
+    }
+    found.pieces[rank] = step.pieces();
+    found.updates[rank] = step.updates();
+    found.parameters[rank] = copies_of(model->parameters());
+  });
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("memory that runs out again while an update is repeated is the next rung of all, and another exception there ends all") {
+  single_thread const threads;
+  for (int const ranks : {2, 3}) {
+    climbed const again = climb(ranks, 2, false);
+    for (std::size_t rank = 0; rank < again.words.size(); ++rank) {
+      INFO(again.words[rank]);
+      CHECK(again.words[rank].empty());
+      CHECK(again.pieces[rank] == 4);
+      CHECK(again.updates[rank] == 2);
+      CHECK(same_bits(again.parameters[rank], again.parameters[0]));
+    }
+    climbed const ended = climb(ranks, 2, true);
+    for (std::string const& words : ended.words) CHECK(has(words, "of the loss itself"));
+  }
+}

@@ -242,8 +242,11 @@ class parameter_counter {
     std::int64_t const state = sums_.state_per_parameter * std::max(wide, bytes) + (narrow ? wide : 0);
     std::int64_t const shards = configured_.shard.stage >= 1 ? ranks_ : 1;
     if (!offloaded) sums_.optimizer += (state + shards - 1) / shards;
-    // Four buffers of a 32nd each, under zero<2>.
-    if (ranks_ > 1) sums_.sums += (narrow ? wide : bytes) / (is_cut ? 8 : 1);
+    std::int64_t const summed = narrow ? wide : bytes;
+    summed_ += summed;
+    largest_ = std::max(largest_, summed);
+    // Under zero<2>: four buffers, each of a 32nd, or of the largest parameter.
+    if (ranks_ > 1) sums_.sums = is_cut ? 4 * std::max(largest_, summed_ / 32) : summed_;
     if (configured_.ema.decay > 0.0) sums_.average += std::max(wide, bytes);
   }
 
@@ -251,6 +254,8 @@ class parameter_counter {
   breakdown& sums_;
   config const& configured_;
   std::int64_t ranks_ = 1;
+  std::int64_t summed_ = 0;   ///< bytes of all gradients as they are summed over the ranks
+  std::int64_t largest_ = 0;  ///< of these the most that one parameter has
 };
 
 }  // namespace keel::memory::detail::inline KEEL_MODE

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/core/parameters.hpp>
+#include <keel/shard/bucket_flags.hpp>
 #include <memory>
 #include <vector>
 
@@ -29,25 +30,29 @@ class gradient_shards {
   /// Allocates what sending a micro-batch needs.
   void prepare();
   /// Waits for the bucket that still uses the buffers of this one.
-  void free_buffers(std::size_t bucket);
+  void free_buffers(std::size_t number);
   /// Moves the gradients of a bucket, times `relative`, into its free buffer; zeros if `sends_nothing`. Returns a flag for each parameter
   /// that has a gradient.
-  std::vector<double> fill(std::size_t bucket, double relative, bool sends_nothing);
-  /// Starts sending a filled bucket, with its flags. Collective.
-  void begin(std::size_t bucket, std::vector<double> const& flags);
+  std::vector<double> fill(std::size_t number, double relative, bool sends_nothing);
+  /// Starts sending a filled bucket. Collective.
+  void begin(std::size_t number);
+  /// Writes the flags of a filled bucket. Allocates nothing on the host, so that running out of memory here cannot make the ranks diverge.
+  void write_flags(std::size_t number, std::vector<double> const& flags);
   /// Waits for all buckets and adds this rank's shards to the sums.
   void finish();
   /// The sums of a bucket's flags over all ranks, after finish().
-  std::vector<double> const& flags(std::size_t bucket) const { return buckets_[bucket].flags; }
-  /// True if a gradient was added to one of the first `buckets` buckets after these were filled.
-  bool has_late_gradient(std::size_t buckets) const;
+  std::vector<double> const& flags(std::size_t number) const { return buckets_[number].flags; }
+  /// True if a gradient was added to one of the first `count` buckets after these were filled.
+  bool has_late_gradient(std::size_t count) const;
 
   /// Records that a parameter has a gradient on some rank.
   void set_has_gradient(std::size_t parameter) { has_gradient_[parameter] = true; }
   /// The sum of this rank's shard, in float32 for half-precision parameters; undefined if no rank has a gradient.
   at::Tensor sum(std::size_t parameter) const { return has_gradient_[parameter] ? sums_[parameter] : at::Tensor(); }
-  /// True if this rank has sent a gradient since reset().
+  /// True if this rank has sent or discarded a gradient since reset().
   bool has_sent() const { return has_sent_; }
+  /// Records that gradients were discarded, because the update will be skipped.
+  void discarded() { has_sent_ = true; }
   /// Begins an update: forgets the sums.
   void reset();
 
@@ -65,7 +70,8 @@ class gradient_shards {
   struct buffer_pair {
     c10::Device device;
     std::int64_t bytes = 0;
-    at::Tensor sent, received;
+    at::Tensor sent = {};
+    at::Tensor received = {};
     std::ptrdiff_t user = -1;  ///< the bucket that is being sent; -1: none
   };
 

@@ -5,7 +5,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <keel/collective/collectives.hpp>
@@ -39,7 +38,7 @@ KEEL_BODY void gradient_shards::cut(std::vector<std::vector<std::size_t>> const&
     // Buckets of a device take turns with two pairs of buffers.
     auto first = std::find_if(buffers_.begin(), buffers_.end(), [&](buffer_pair const& pair) { return pair.device == device; });
     if (first == buffers_.end()) {
-      buffers_.insert(buffers_.end(), 2, buffer_pair{device});
+      buffers_.insert(buffers_.end(), 2, buffer_pair{.device = device});
       used.resize(buffers_.size(), 0);
       first = buffers_.end() - 2;
     }
@@ -111,6 +110,7 @@ KEEL_BODY std::vector<double> gradient_shards::fill(std::size_t number, double r
     at::Tensor const flat = has ? in_memory_order(gradient, parameter) : at::Tensor();
     for (int rank = 0; rank < world_.size(); ++rank) {
       auto const [begin, count] = compute_shard_range(parameter.numel(), i, rank, world_.size());
+      if (count == 0) continue;
       std::int64_t& offset = at[static_cast<std::size_t>(rank)];
       at::Tensor const to = rows[rank].narrow(0, offset, count);
       has ? to.copy_(flat.narrow(0, begin, count)) : to.zero_();
@@ -128,13 +128,17 @@ KEEL_BODY std::vector<double> gradient_shards::fill(std::size_t number, double r
   return flags;
 }
 
-KEEL_BODY void gradient_shards::begin(std::size_t number, std::vector<double> const& flags) {
+KEEL_BODY void gradient_shards::write_flags(std::size_t number, std::vector<double> const& flags) {
+  bucket const& one = buckets_[number];
+  at::Tensor const sent = rows_of(one, buffers_[one.buffers].sent);
+  for (int rank = 0; rank < world_.size(); ++rank) detail::write_flags(sent[rank].narrow(0, one.row, one.flag_count), flags);
+}
+
+KEEL_BODY void gradient_shards::begin(std::size_t number) {
   at::NoGradGuard const no_grad;
   bucket& one = buckets_[number];
   buffer_pair& pair = buffers_[one.buffers];
   at::Tensor const sent = rows_of(one, pair.sent);
-  if (!flags_on_host_)
-    sent.narrow(1, one.row, one.flag_count).copy_(at::tensor(flags, sent.scalar_type()).expand({world_.size(), -1}));
   pair.user = static_cast<std::ptrdiff_t>(number);
   one.is_sent = true;
   if (sent.numel() == 0) return;
@@ -162,16 +166,15 @@ KEEL_BODY void gradient_shards::complete(std::size_t number) {
     is_begun_[i] = true;
   }
   if (flags_on_host_) return;
-  at::Tensor const flags = sum.narrow(0, one.row, one.flag_count).to(at::kCPU, at::kDouble);
-  for (std::size_t i = 0; i < one.flags.size(); ++i) one.flags[i] += flags.data_ptr<double>()[i];
+  add_flags(sum.narrow(0, one.row, one.flag_count), one.flags);
 }
 
 KEEL_BODY void gradient_shards::finish() {
   for (std::size_t number = 0; number < buckets_.size(); ++number) complete(number);
 }
 
-KEEL_BODY bool gradient_shards::has_late_gradient(std::size_t buckets) const {
-  for (std::size_t number = 0; number < buckets; ++number) {
+KEEL_BODY bool gradient_shards::has_late_gradient(std::size_t count) const {
+  for (std::size_t number = 0; number < count; ++number) {
     for (std::size_t const i : buckets_[number].which) {
       if (parameters_.tensors[i].grad().defined()) return true;
     }

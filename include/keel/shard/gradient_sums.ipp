@@ -4,13 +4,13 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <algorithm>
 #include <keel/collective/collectives.hpp>
+#include <keel/shard/bucket_flags.hpp>
 #include <keel/shard/buckets.hpp>
 #include <keel/shard/gradient_sums.hpp>
 
@@ -29,26 +29,6 @@ inline constexpr std::int64_t global_flag_count = 2;
 
 /// Returns the bucket size for `all` bytes of parameters: several buckets to overlap with the backward pass, but none too small.
 inline std::int64_t sum_bucket_bytes(std::int64_t all) { return std::clamp(all / 4, std::int64_t{1} << 20, bucket_bytes); }
-
-/// Writes the flags of a bucket to the device where they are. Allocates nothing on the host, so that running out of memory here cannot make
-/// the ranks diverge.
-inline void write_flags(at::Tensor const& flags, std::vector<double> const& values) {
-  if (!flags.is_cpu()) {
-    flags.copy_(at::tensor(values, flags.scalar_type()));
-  } else if (flags.scalar_type() == at::kDouble) {
-    std::copy(values.begin(), values.end(), flags.data_ptr<double>());
-  } else {
-    std::transform(values.begin(), values.end(), flags.data_ptr<float>(),
-                   [](double value) { return static_cast<float>(value); });
-  }
-}
-inline std::vector<bool> read_flags(at::Tensor const& flags) {
-  at::Tensor const host = flags.is_cpu() ? flags : flags.to(at::kCPU);
-  std::vector<bool> found(static_cast<std::size_t>(flags.numel()));
-  for (std::size_t i = 0; i < found.size(); ++i)
-    found[i] = host.scalar_type() == at::kDouble ? host.data_ptr<double>()[i] != 0.0 : host.data_ptr<float>()[i] != 0.0F;
-  return found;
-}
 
 class gradient_sums::ready_hook final : public torch::autograd::FunctionPostHook {
  public:
@@ -195,13 +175,28 @@ KEEL_BODY void gradient_sums::ready(std::size_t parameter) noexcept {
   }
 }
 
+template <class Call>
+void gradient_sums::note_failed_collective(Call const& call) {
+  try {
+    call();
+  } catch (...) {
+    // Kept, so that a later finish() rethrows it.
+    failed_ = std::current_exception();
+    has_failed_collective_ = true;
+    throw;
+  }
+}
+
 KEEL_BODY void gradient_sums::begin_ready() {
   // The last bucket is started in finish(), when it is known whether this rank threw.
   if (begun_ + 1 >= buckets_.size() || buckets_[begun_].missing > 0) return;
   std::optional<double> const relative = may_begin_();
   if (!relative) return;
   // If starting a bucket throws here, finish() starts it, because the other ranks have started theirs.
-  for (; begun_ + 1 < buckets_.size() && buckets_[begun_].missing == 0; ++begun_) begin(begun_, *relative, false);
+  for (; begun_ + 1 < buckets_.size() && buckets_[begun_].missing == 0; ++begun_) {
+    if (shards_) world_.waiting([this] { note_failed_collective([this] { shards_->free_buffers(begun_); }); });
+    begin(begun_, *relative, false);
+  }
 }
 
 KEEL_BODY gradient_sums::gradient_mark gradient_sums::gradient_version_of(std::size_t parameter) const {
@@ -245,18 +240,6 @@ KEEL_BODY std::vector<double> gradient_sums::fill(bucket& of, double relative, b
   return flags;
 }
 
-template <class Call>
-void gradient_sums::note_failed_collective(Call const& call) {
-  try {
-    call();
-  } catch (...) {
-    // Kept, so that a later finish() rethrows it.
-    failed_ = std::current_exception();
-    has_failed_collective_ = true;
-    throw;
-  }
-}
-
 KEEL_BODY void gradient_sums::begin(std::size_t number, double relative, bool threw) {
   bucket& one = buckets_[number];
   if (shards_) note_failed_collective([&] { shards_->free_buffers(number); });
@@ -266,9 +249,10 @@ KEEL_BODY void gradient_sums::begin(std::size_t number, double relative, bool th
     flags.push_back(has_late_gradient(buckets_.size() - 1) ? 1.0 : 0.0);
   }
   if (one.flags.defined()) write_flags(one.flags, flags);
+  if (shards_ && !flags_on_host_) shards_->write_flags(number, flags);
   note_failed_collective([&] {
     if (shards_) {
-      shards_->begin(number, flags);
+      shards_->begin(number);
     } else if (one.sum.numel() > 0) {
       one.pending = begin_all_reduce(world_, one.sum);
     }
@@ -327,7 +311,8 @@ KEEL_BODY bool gradient_sums::finish(double relative, bool threw) {
   auto const has_global_flag = [&](std::size_t number) -> bool { return flags_of(last)[buckets_[last].which.size() + number]; };
   if (has_global_flag(0)) return false;
   if (has_global_flag(1)) {
-    // All of the sums again, or, of shards, what they lack.
+    // All of the sums again, or, of shards, what they lack: parameters of the first round keep theirs.
+    for (std::size_t number = 0; shards_ && number < buckets_.size(); ++number) assign_sums(number);
     for (std::size_t number = 0; number < buckets_.size(); ++number) begin_even_if_failed(number, relative, false);
     wait();
     if (has_global_flag(0)) return false;

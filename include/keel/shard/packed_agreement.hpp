@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <exception>
 #include <keel/collective/transport.hpp>
 #include <keel/collective/world_of_ranks.hpp>
 #include <memory>
@@ -37,6 +38,9 @@ class packed_agreement {
   void begin(bool threw = false);
   /// Returns true if the exchange has completed and all ranks are at the same location. Does not block.
   bool is_done();
+  /// Waits until is_done() tells whether the ranks are at the same location; the time counts as waiting for other ranks. Keeps the exception
+  /// of a rank that exited for wait(), and returns false. Not collective.
+  bool complete() noexcept;
   /// Waits for the exchange; the time counts as waiting for other ranks. Collective. Throws world_error (E25) if a rank exited. If the
   /// locations differ, throws E25 with the `message` of a rank that threw, or else E26 with both locations.
   void wait(std::string const& message = "");
@@ -48,6 +52,7 @@ class packed_agreement {
   std::string place_;
   at::Tensor local_, all_;
   std::unique_ptr<pending_collective> under_way_;
+  std::exception_ptr failed_;  ///< thrown in complete()
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

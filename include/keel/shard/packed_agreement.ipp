@@ -36,12 +36,24 @@ KEEL_BODY int packed_agreement::first_mismatch(std::int64_t number) const {
 
 KEEL_BODY void packed_agreement::begin(bool by_exception) {
   local(threw) = by_exception ? 1.0 : 0.0;
+  failed_ = nullptr;
   under_way_ = begin_agreement(world_, local_, all_);
+}
+
+KEEL_BODY bool packed_agreement::complete() noexcept {
+  try {
+    if (under_way_) world_.waiting([this] { std::exchange(under_way_, nullptr)->wait(); });
+  } catch (...) {
+    // Rethrown by wait(): autograd, in whose hook this runs, does not propagate every exception.
+    failed_ = std::current_exception();
+  }
+  return !failed_;
 }
 
 KEEL_BODY bool packed_agreement::is_done() { return (!under_way_ || under_way_->is_done()) && first_mismatch(place) < 0; }
 
 KEEL_BODY void packed_agreement::wait(std::string const& message) {
+  if (failed_) std::rethrow_exception(failed_);
   if (under_way_) world_.waiting([this] { std::exchange(under_way_, nullptr)->wait(); });
   int const other = first_mismatch(place);
   if (other < 0) return;

@@ -14,6 +14,8 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <c10/util/FunctionRef.h>
+
 #include <cmath>
 #include <cstdint>
 #include <exception>
@@ -129,8 +131,12 @@ class replication final : public rank_requests {
   bool has_sent_gradients() const { return shards_gradients() && sums_->shards()->has_sent(); }
   /// Returns the shards of the parameters with the summed gradients; call under zero<2>, after the last sum_gradients() of an update.
   std::span<at::Tensor const> gradient_shards();
-  /// Combines the measures of all ranks' shards into that of whole gradients. Collective.
-  void combine(gradient_measure& of_shards) const;
+  /// Returns the measure of whole gradients, from that of this rank's shards, which `of_shards` returns. Collective. If it throws on a rank,
+  /// all throw, as in sum_gradients().
+  gradient_measure measure(c10::function_ref<gradient_measure()> of_shards);
+  /// Under zero<2>, call after each micro-batch but the last, once its gradients are sent. Unless `is_finite`, discards them: the update will
+  /// be skipped.
+  void end_micro_batch(bool is_finite);
   /// The shards of the optimizer state; null if it is not sharded.
   optimizer_shards* shards() { return shards_ ? &*shards_ : nullptr; }
   optimizer_shards const* shards() const { return shards_ ? &*shards_ : nullptr; }
@@ -223,6 +229,10 @@ class replication final : public rank_requests {
   /// Returns the factor of this rank's gradients if the exchange is complete and permits sums; else nullopt.
   std::optional<double> permitted_sum_factor();
   double relative_factor(update_summary const& all) const;
+  /// Call on all ranks after at least one failed: throws `own`, the exception of this rank, or what the others threw. Collective.
+  void share_failure(std::exception_ptr const& own);
+  /// Allocates what measure() sends.
+  void prepare_measure();
   /// Valid with several ranks, after begin().
   // NOLINTBEGIN(bugprone-unchecked-optional-access): set by begin()
   gradient_sums& sums() { return *sums_; }
@@ -250,6 +260,7 @@ class replication final : public rank_requests {
   double unit_ = 0.0;                             ///< unit of the weights in the open update; 0: no rank has one yet
   std::vector<torch::nn::Module const*> models_;  ///< models with shared buffers
   shared_buffers buffers_;
+  at::Tensor own_measure_, all_measures_;  ///< squares, unit, first non-finite parameter and failure, of this rank and of all
   bool thrashes_ = false;
   bool ran_out_of_memory_ = false;  ///< memory ran out in this call
   bool is_failure_reported_ = true;

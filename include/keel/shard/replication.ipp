@@ -5,6 +5,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/ScopeExit.h>
 #include <c10/util/Type.h>
 #include <torch/version.h>
@@ -161,17 +162,46 @@ KEEL_BODY std::span<at::Tensor const> replication::gradient_shards() {
   return shards_->tensors();
 }
 
-KEEL_BODY void replication::combine(gradient_measure& of_shards) const {
-  auto const count = static_cast<std::int64_t>(of_shards.squares.size());
-  at::Tensor const local = at::zeros({count + 2}, at::kDouble);
-  double* const values = local.data_ptr<double>();
-  std::copy(of_shards.squares.begin(), of_shards.squares.end(), values);
-  values[count] = of_shards.unit;
-  values[count + 1] = static_cast<double>(of_shards.first_nonfinite);
-  at::Tensor const all = all_gather(world_, local);
+KEEL_BODY void replication::end_micro_batch(bool is_finite) {
+  if (!is_finite) {
+    for (at::Tensor const& one : parameters_->tensors) one.mutable_grad() = at::Tensor();
+    sums().shards()->discarded();
+  }
+  // The next agreement reports what fails until then.
+  is_failure_reported_ = false;
+}
+
+KEEL_BODY void replication::prepare_measure() {
+  auto const numbers = static_cast<std::int64_t>(parameters_->tensors.size()) + 3;
+  if (own_measure_.defined() && own_measure_.numel() == numbers) return;
+  own_measure_ = at::zeros({numbers}, at::kDouble);
+  all_measures_ = at::zeros({world_.size(), numbers}, at::kDouble);
+}
+
+KEEL_BODY gradient_measure replication::measure(c10::function_ref<gradient_measure()> of_shards) {
+  gradient_measure own;
+  std::exception_ptr failed;
+  try {
+    own = of_shards();
+  } catch (...) {
+    // Shared with the other ranks, which are in the all-gather, and rethrown.
+    failed = std::current_exception();
+  }
+  std::int64_t const count = own_measure_.numel() - 3;
+  double* const values = own_measure_.data_ptr<double>();
+  std::copy(own.squares.begin(), own.squares.end(), values);
+  values[count] = own.unit;
+  values[count + 1] = static_cast<double>(own.first_nonfinite);
+  values[count + 2] = failed ? 1.0 : 0.0;
+  world_.waiting([this] {
+    if (auto const pending = begin_all_gather(world_, own_measure_, all_measures_)) pending->wait();
+  });
+  auto const of = [&](int rank) { return all_measures_.data_ptr<double>() + rank * (count + 3); };
+  bool has_failed = false;
+  for (int rank = 0; rank < world_.size(); ++rank) has_failed = has_failed || of(rank)[count + 2] != 0.0;
+  if (has_failed) share_failure(failed);
   gradient_measure whole;
-  whole.squares.resize(of_shards.squares.size());
-  auto const of = [&](int rank) { return all.data_ptr<double>() + rank * (count + 2); };
+  whole.squares.resize(static_cast<std::size_t>(count));
   for (int rank = 0; rank < world_.size(); ++rank) {
     whole.unit = std::max(whole.unit, of(rank)[count]);
     auto const bad = static_cast<std::int64_t>(of(rank)[count + 1]);
@@ -200,7 +230,7 @@ KEEL_BODY void replication::combine(gradient_measure& of_shards) const {
     }
     add_up();
   }
-  of_shards = std::move(whole);
+  return whole;
 }
 
 KEEL_BODY std::vector<double> replication::group_learning_rates() const {
@@ -227,6 +257,7 @@ KEEL_BODY void replication::begin_exchange(update_summary const& local, ending h
   own[updates] = real(local.updates);
   world_.set_current_update(local.updates);
   // A rank that failed or has no data takes part in no sums.
+  if (shards_gradients()) prepare_measure();
   own[trains] = how != ending::none || local.first_exhausted_rank >= 0 ? 0.0 : real(sums().prepare());
   own[signal] = real(local_.signal);
   own[stops] = real(local_.stops);
@@ -273,7 +304,10 @@ KEEL_BODY double replication::relative_factor(update_summary const& all) const {
 }
 
 KEEL_BODY std::optional<double> replication::permitted_sum_factor() {
-  if (!is_exchanging_ || !numbers().is_done()) return std::nullopt;
+  if (!is_exchanging_) return std::nullopt;
+  // Gradients that are to be released must not wait for the end of the backward pass.
+  if (shards_gradients() && !numbers().complete()) return std::nullopt;
+  if (!numbers().is_done()) return std::nullopt;
   for (int rank = 0; rank < world_.size(); ++rank) {
     if (numbers().of(rank, packed_field::threw) != 0.0) return std::nullopt;
   }
@@ -399,8 +433,10 @@ KEEL_BODY void replication::sum_gradients() {
   if (!is_shared()) return;
   bool const all_summed = world_.waiting([this] { return sums().finish(factor_, false); });
   has_pending_sums_ = false;
-  if (all_summed) return;
-  std::exception_ptr const own = sums().take_failure();
+  if (!all_summed) share_failure(sums().take_failure());
+}
+
+KEEL_BODY void replication::share_failure(std::exception_ptr const& own) {
   std::string message;
   bool is_out = false;
   if (own) {

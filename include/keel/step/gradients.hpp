@@ -19,6 +19,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/FunctionRef.h>
 #include <torch/optim/optimizer.h>
 
 #include <cmath>
@@ -84,8 +85,8 @@ struct gradient_values {
   double norm = 0.0;
   bool clipped = false;
   std::vector<double> norms{};  ///< for each parameter, the L2 norm of its unscaled gradient
-  /// If `parameters` are shards: combines their measure with that of the other ranks' shards.
-  std::function<void(gradient_measure&)> combine{};
+  /// If `parameters` are shards: makes the measure of whole gradients of that of the shards, which the argument returns.
+  std::function<gradient_measure(c10::function_ref<gradient_measure()>)> combine{};
 
   std::vector<at::Tensor> defined_gradients() const;
   /// Converts gradients of bf16 and fp16 parameters to fp32 for accumulation: with the 8-bit significand of bf16, small gradients would be
@@ -276,9 +277,10 @@ class gradients<stage::scaled, accumulation::complete> : public detail::gradient
   double weight() const { return values_.total_weight; }
   /// Sets the total weight over all ranks, in this unit, after the all-reduce of the gradients.
   void set_total_weight(double total) { values_.total_weight = total; }
-  /// Replaces the parameters by this rank's shards, which have the sums of the gradients over all ranks. `combine` makes the measure of whole
-  /// gradients of that of the shards; collective. All arguments must outlive the update.
-  void use_shards(std::span<at::Tensor const> shards, std::function<void(gradient_measure&)> combine) {
+  /// Replaces the parameters with this rank's shards, which have the sums of the gradients over all ranks. `combine` makes the measure of whole
+  /// gradients of that of the shards, which its argument returns; collective. All arguments must outlive the update.
+  void use_shards(std::span<at::Tensor const> shards,
+                  std::function<gradient_measure(c10::function_ref<gradient_measure()>)> combine) {
     values_.parameters = shards;
     values_.combine = std::move(combine);
   }

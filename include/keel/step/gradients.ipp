@@ -138,8 +138,8 @@ KEEL_BODY void gradients<stage::scaled, accumulation::partial>::end_manual_backw
 
 KEEL_BODY std::variant<gradients<stage::checked>, nonfinite_gradient> gradients<stage::unscaled>::check() && {
   values_.coalesce();
-  auto measure = measure_gradients(values_.all_gradients());
-  if (values_.combine) values_.combine(measure);
+  auto const measure_own = [this] { return measure_gradients(values_.all_gradients()); };
+  gradient_measure const measure = values_.combine ? values_.combine(measure_own) : measure_own();
   if (measure.first_nonfinite >= 0) {
     return nonfinite_gradient{static_cast<std::size_t>(measure.first_nonfinite), measure.norm};
   }

@@ -50,8 +50,9 @@ KEEL_BODY update_decision replicated_update::decide() {
   // In a sum each micro-batch is one term; a rank of weight zero has none.
   of_ranks.whole->set_total_weight(is_sum() ? 1.0 : all.weight);
   if (parts_.ranks.shards_gradients())
-    of_ranks.whole->use_shards(parts_.ranks.gradient_shards(),
-                               [this](gradient_measure& of_shards) { parts_.ranks.combine(of_shards); });
+    of_ranks.whole->use_shards(parts_.ranks.gradient_shards(), [this](c10::function_ref<gradient_measure()> of_shards) {
+      return parts_.ranks.measure(of_shards);
+    });
   if (on_device()) {
     notify_before_gather([&] {
       at::Tensor const loss = loss_on_device(decision.facts, of_ranks);
@@ -74,7 +75,9 @@ KEEL_BODY update_decision replicated_update::decide() {
 }
 
 KEEL_BODY void replicated_update::end_micro_batch() {
-  sum_gradients(agree(false).all);
+  update_summary const all = agree(false).all;
+  sum_gradients(all);
+  parts_.ranks.end_micro_batch(all.is_finite());
   parts_.pass.gradients_sent();
 }
 
@@ -133,6 +136,7 @@ KEEL_BODY replicated_update::agreement replicated_update::agree(bool complete) {
   }
   replication::require_dense(parts_.parameters);
   if (!complete) {
+    parts_.pass.require_unchanged();
     auto const [unit, weight] = parts_.pass.weights_with(0.0);
     of_ranks.all = parts_.ranks.agree(make_update_summary(loss, sums().loss.weight, unit, weight));
     return of_ranks;

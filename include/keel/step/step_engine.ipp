@@ -207,7 +207,9 @@ KEEL_BODY void step_engine::open_update() {
     parts_.scale_on_device.emplace(parts_.recipe().loss_scale, parts_.scaler, parts_.parameters.tensors.front().device());
   bool const on_device = parts_.decides_on_device && parts_.scale_on_device;
   parts_.pass.layers().begin(parts_.observer->watches_layers());
-  parts_.losses_stay_on_device = parts_.decides_on_device || parts_.environment.decides_on_device(parts_.parameters.device);
+  // Gradients in shards are sent during the backward pass, for which the hosts agree on the losses.
+  parts_.losses_stay_on_device = parts_.decides_on_device || (!parts_.ranks.shards_gradients() &&
+                                                              parts_.environment.decides_on_device(parts_.parameters.device));
   parts_.pass.open(on_device ? 1.0 : parts_.scaler.factor(), on_device ? parts_.scale_on_device->factor() : at::Tensor(),
                    parts_.losses_stay_on_device);
 }

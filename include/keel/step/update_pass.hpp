@@ -89,7 +89,9 @@ class update_pass {
   /// `has_sent`: gradients of this update were sent to other ranks and released. Throws data_error (E07) if there was none.
   gradients<stage::scaled> complete(bool has_sent = false);
   /// Call when gradients were sent and released between two micro-batches.
-  void gradients_sent() { capture_marks(); }
+  void gradients_sent() { watch_.take(may_accumulate_); }
+  /// Throws interference_error (E19) if the program changed a gradient or a parameter since the micro-batch.
+  void require_unchanged() const { watch_.require_unchanged(); }
 
   /// Runs forward and backward of one micro-batch, split and shortened as `relief` requires. Returns its loss and weight. Throws
   /// interference_error (E19) if the program changed a gradient or a parameter since the previous micro-batch.
