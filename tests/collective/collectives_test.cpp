@@ -152,7 +152,7 @@ TEST_CASE("ranks that call different things, end early, throw, give up, are kill
   };
   auto const ended = rank_error_messages(3, body([](auto const&) {}));
   CHECK(ended[1].empty());
-  for (int const rank : {0, 2}) CHECK(has(ended[static_cast<std::size_t>(rank)], "waits in all_reduce of 2 elements of Float, and rank 1 has ended"));
+  for (int const rank : {0, 2}) CHECK(has(ended[static_cast<std::size_t>(rank)], "waiting in all_reduce of 2 elements of Float, and rank 1 has ended"));
   auto const threw = rank_error_messages(3, body([](auto const&) { throw std::runtime_error("the disk is full"); }));
   CHECK(threw[1] == "the disk is full");
   for (int const rank : {0, 2}) CHECK(has(threw[static_cast<std::size_t>(rank)], "rank 1 threw: the disk is full"));

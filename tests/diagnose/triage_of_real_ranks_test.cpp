@@ -60,7 +60,7 @@ TEST_CASE("a rank that drifted, and the parameter, are named by the triage of th
     at::NoGradGuard const no_grad;
     if (rank == 2 && update == 5) model.first->bias[1] += 1e-3;
   });
-  is_named(directory, keel::trouble::ranks_drift, "first.bias of rank 2");
+  is_named(directory, keel::trouble::ranks_drift, "first.bias on rank 2");
 }
 
 TEST_CASE("ranks that ended well, or were started again and went on, are no trouble") {

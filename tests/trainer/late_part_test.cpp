@@ -168,7 +168,7 @@ TEST_CASE("a late part that is not made again, is another, or is gone is an erro
                 for ([[maybe_unused]] std::int64_t const i : run.iterations(24))
                   of_first.update(batch, mean_squared_error(first.model));
               }),
-              "contains the part second"));
+              "contains part second"));
   }
   CHECK(same_bits(whole, grow(directory / "run", 24)));
   {

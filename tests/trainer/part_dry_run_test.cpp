@@ -173,7 +173,7 @@ TEST_CASE("a dry run sees the checkpoints of the run that a part rolls back with
 TEST_CASE("a preflight of a part finds what is wired wrongly there, and passes the part beside it") {
   scratch_directory const directory;
   gan<> of({.run_directory = directory.path()});
-  at::Tensor const outside = at::ones({2}, at::requires_grad());
+  at::Tensor const outside = at::ones({2}).requires_grad_();
   auto const uses_another = [&](at::Tensor const& real) { return of.d_loss()(real * outside); };
   auto const wrong = of.d.preflight(real_data(), uses_another, brief);
   REQUIRE(wrong.find("parameters") != nullptr);

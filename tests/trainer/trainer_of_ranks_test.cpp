@@ -475,7 +475,7 @@ TEST_CASE("a replica that drifted is found with the next save, by parameter and 
   });
   for (auto const& one : words) {
     INFO(one);
-    CHECK(one.find("second.weight of rank 1") != std::string::npos);
+    CHECK(one.find("second.weight on rank 1") != std::string::npos);
   }
   CHECK(std::filesystem::exists(directory / "checkpoints/step-000000004/manifest.json"));
   CHECK(!std::filesystem::exists(directory / "checkpoints/step-000000006"));

@@ -558,7 +558,10 @@ KEEL_BODY void checkpoint_manager::apply(snapshot content, std::string const& so
   // A checkpoint of an older version has no interval, so do not keep the current one.
   progress_.record.interval = {};
   // A replay returns to the present state, in which parts may still wait for theirs.
-  if (use == snapshot_use::resume || use == snapshot_use::roll_back) deferred_parts_->match(content, models_.trained(), source);
+  bool const is_replay = use == snapshot_use::replay || use == snapshot_use::put_back;
+  auto waiting = is_replay ? std::optional(*deferred_parts_) : std::nullopt;
+  deferred_parts_->match(content, models_.trained(), source);
+  if (waiting) *deferred_parts_ = std::move(*waiting);
   models_.match_groups(content.state);
   config const present = present_config();
   apply_snapshot(std::move(content), present, models_.model(), models_.trained(), parts(), source, accepted(use));
