@@ -117,7 +117,7 @@ TEST_CASE("what a person put into a checkpoint's directory outlives the checkpoi
   CHECK(read_file(directory / "kept-step-000000001/notes.txt") == "the good one");
   CHECK(read_file(directory / "kept-step-000000001/plots/loss.png") == "a picture");
   CHECK_FALSE(fs::exists(directory / "kept-step-000000001/model.safetensors"));
-  CHECK(saved.removal_failure.find("step-000000001 held ") == 0);
+  CHECK(saved.removal_failure.find("step-000000001 contained ") == 0);
   CHECK(saved.removal_failure.find("kept-step-000000001") != std::string::npos);
 }
 
