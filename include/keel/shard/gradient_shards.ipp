@@ -65,10 +65,10 @@ KEEL_BODY void gradient_shards::parameters_changed() {
 KEEL_BODY void gradient_shards::prepare() {
   for (buffer_pair& pair : buffers_) {
     pair.user = -1;
-    if (pair.sent.defined()) continue;
     auto const options = at::TensorOptions(at::kByte).device(pair.device);
-    pair.sent = at::empty({pair.bytes}, options);
-    pair.received = at::empty({pair.bytes}, options);
+    for (at::Tensor* const one : {&pair.sent, &pair.received}) {
+      if (!one->defined()) *one = at::empty({pair.bytes}, options);
+    }
   }
   for (bucket& one : buckets_) {
     one.pending.reset();

@@ -174,8 +174,9 @@ KEEL_BODY void replication::end_micro_batch(bool is_finite) {
 KEEL_BODY void replication::prepare_measure() {
   auto const numbers = static_cast<std::int64_t>(parameters_->tensors.size()) + 3;
   if (own_measure_.defined() && own_measure_.numel() == numbers) return;
-  own_measure_ = at::zeros({numbers}, at::kDouble);
+  // The one that is looked at comes last, so that an exception leaves both to be allocated.
   all_measures_ = at::zeros({world_.size(), numbers}, at::kDouble);
+  own_measure_ = at::zeros({numbers}, at::kDouble);
 }
 
 KEEL_BODY gradient_measure replication::measure(c10::function_ref<gradient_measure()> of_shards) {

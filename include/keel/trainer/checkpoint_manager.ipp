@@ -356,6 +356,7 @@ KEEL_BODY snapshot checkpoint_manager::before_update(random_snapshot const& rand
   content.attempt = progress_.record.attempts;
   // Save it even though values may be non-finite: the purpose of this snapshot is to reproduce a non-finite update.
   content.finite.clear();
+  deferred_parts_->write(content);
   return content;
 }
 
