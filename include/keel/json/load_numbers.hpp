@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <keel/config/numbers.hpp>
 #include <keel/core/error.hpp>
-#include <keel/recipe/valid.hpp>
+#include <keel/recipe/validated.hpp>
 #include <nlohmann/json_fwd.hpp>
 #include <utility>
 
@@ -18,12 +18,6 @@ namespace keel::detail::inline KEEL_MODE {
 using read_numbers_and_value = std::pair<numbers, config>;
 read_numbers_and_value numbers_in(config const& recipe, nlohmann::json const& object);
 read_numbers_and_value numbers_in_file(config const& recipe, std::filesystem::path const& file);
-
-/// The recipe may be that of a run of several models, whose parts have the rest.
-constexpr config of_any_entry(config value) {
-  value.run.has_parts = true;
-  return value;
-}
 
 /// Throws recipe_error with all rules that the numbers break.
 void require_sound_numbers(verdict const& judged);
@@ -37,8 +31,9 @@ namespace keel::inline KEEL_MODE {
 /// recipe_error with all rules that the numbers break.
 template <class Recipe>
 numbers read_numbers(nlohmann::json const& object) {
+  // The recipe may be that of a run of several models, whose parts have the rest; a trainer's constructor checks all of it.
   auto const [found, value] = detail::numbers_in(config_of<Recipe>, object);
-  detail::require_sound_numbers(check_as<Recipe>(detail::of_any_entry(value)));
+  detail::require_sound_numbers(check_as<Recipe>(detail::with_parts(value)));
   return found;
 }
 
@@ -46,7 +41,7 @@ numbers read_numbers(nlohmann::json const& object) {
 template <class Recipe>
 numbers load_numbers(std::filesystem::path const& file) {
   auto const [found, value] = detail::numbers_in_file(config_of<Recipe>, file);
-  detail::require_sound_numbers(check_as<Recipe>(detail::of_any_entry(value)));
+  detail::require_sound_numbers(check_as<Recipe>(detail::with_parts(value)));
   return found;
 }
 

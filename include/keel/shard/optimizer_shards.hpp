@@ -1,7 +1,7 @@
 // shard::zero<1>: shards the optimizer state over the ranks (Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion
 // Parameter Models", stage Pos). Each rank updates its shard of every parameter and all-gathers the other shards. Parameters and gradients
 // are replicated, so norms, clipping, averages and evaluations equal those of shard::replicate. An elementwise optimizer yields the same
-// bits.
+// bits. Under zero<2> the shards have their own gradients, which set_gradients() sets (gradient_shards.hpp).
 // The optimizer refers to the full parameters, except during an update, when views of the shards replace them.
 // Not supported: assigning whole parameters to ranks, which saves nothing if one parameter is most of the model.
 #pragma once

@@ -37,7 +37,7 @@ KEEL_BODY optimizer_shards::optimizer_shards(world_of_ranks world, torch::optim:
   if (of_these != optimizer.state().size())
     throw error("E11",
                 "the optimizer has state for tensors that are not its parameters, such as the shards of another step with "
-                "keel::shard::zero<1>. Destroy that step before building the next.");
+                "keel::shard::zero. Destroy that step before building the next.");
   nlohmann::json values;
   tensor_map tensors;
   if (has_state) save_optimizer(optimizer, parameters, values, tensors);
@@ -57,7 +57,7 @@ KEEL_BODY void optimizer_shards::require_dense_memory(at::Tensor const& paramete
     throw error(
         "E11",
         "parameter " + name +
-            " is not dense in memory, as keel::shard::zero<1> requires. Make it .contiguous(), or use keel::shard::replicate.");
+            " is not dense in memory, as keel::shard::zero requires. Make it .contiguous(), or use keel::shard::replicate.");
 }
 
 KEEL_BODY optimizer_shards::parameter_shard optimizer_shards::make_shard(at::Tensor const& parameter, std::size_t index) const {

@@ -38,8 +38,8 @@ class packed_agreement {
   void begin(bool threw = false);
   /// Returns true if the exchange has completed and all ranks are at the same location. Does not block.
   bool is_done();
-  /// Waits until is_done() tells whether the ranks are at the same location; the time counts as waiting for other ranks. Keeps the exception
-  /// of a rank that exited for wait(), and returns false. Not collective.
+  /// Waits for the numbers of all ranks without comparing locations; the time counts as waiting for other ranks. If a rank exited, returns
+  /// false, and wait() throws. Not collective.
   bool complete() noexcept;
   /// Waits for the exchange; the time counts as waiting for other ranks. Collective. Throws world_error (E25) if a rank exited. If the
   /// locations differ, throws E25 with the `message` of a rank that threw, or else E26 with both locations.

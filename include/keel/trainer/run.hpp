@@ -14,7 +14,7 @@
 // iterations, when no part has an open update. A run-level update is an iteration in which at least one part applied an update; with
 // accumulation it spans several iterations. Cadences count run-level updates. A skipped update of any part restores the registered state
 // and the buffers of all models, so a loss that runs through another part's batch norm leaves no NaN in it.
-// On several ranks the run's recipe has keel::shard::replicate, each part has keel::shard::replicate or zero<1>, and the world comes first:
+// On several ranks the run's recipe has keel::shard::replicate, each part has replicate, zero<1> or zero<2>, and the world comes first:
 //     keel::run<mine> run{keel::join(), {.run_directory = "gan"}};
 // All ranks make the same updates in the same order; events on one rank take effect on all, as in a trainer (collective/README.md).
 // Under keel::evaluation::averaged each part that has keel::ema is evaluated with its average. Not supported: saves on an exception (U54),
