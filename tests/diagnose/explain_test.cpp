@@ -1,6 +1,8 @@
 // What messages, symptoms and ids are explained by.
 #include <keel/diagnose/explain.hpp>
 #include <keel/diagnose/guide.hpp>
+#include <keel/diagnose/page_text.hpp>
+#include <keel/policy/health.hpp>
 #include <keel/rule/every_rule.hpp>
 #include <set>
 
@@ -98,10 +100,62 @@ TEST_CASE("an entry of the guide has all of its fields, and none is there twice"
   std::set<std::string> seen;
   for (keel::guide_entry const& entry : keel::guide()) {
     INFO(entry.seen);
-    for (char const* const field : {entry.family, entry.seen, entry.cause, entry.fix, entry.keel}) CHECK(*field != '\0');
+    std::string const cause = keel::joined(entry.causes);
+    std::string const fix = keel::joined(keel::fixes_of(entry.causes));
+    for (std::string const& field : {std::string(entry.family), std::string(entry.seen), cause, fix, std::string(entry.keel)}) {
+      CHECK(!field.empty());
+      // A table has no room for it.
+      CHECK(field.find('|') == std::string::npos);
+    }
     CHECK(seen.insert(entry.seen).second);
-    // A table has no room for it.
-    for (char const* const field : {entry.seen, entry.cause, entry.fix, entry.keel})
-      CHECK(std::string(field).find('|') == std::string::npos);
   }
+}
+
+TEST_CASE("every cause of the table is found by its name, with the fix that triage names first") {
+  for (keel::trouble_facts const& facts : keel::all_troubles) {
+    INFO(facts.name);
+    bool is_found = false;
+    for (keel::explanation const& one : keel::explain(facts.name)) {
+      is_found = is_found || (one.cause.find(facts.name) != std::string::npos && one.fix.find(facts.fixes[0]) != std::string::npos);
+    }
+    CHECK(is_found);
+  }
+}
+
+TEST_CASE("an alarm of keel has the fixes of its causes: the first of the likeliest one first, that of every other one too") {
+  using all = keel::health::watch<keel::health::sft, keel::health::slows_down, keel::health::memory_grows>;
+  int alarms = 0;
+  keel::health::for_each_alarm<all>([&](keel::health::watched_alarm const& one) {
+    ++alarms;
+    INFO(one.what->name);
+    auto const& causes = one.what->causes;
+    auto const& fixes = one.what->fixes;
+    REQUIRE(fixes[0] != nullptr);
+    CHECK(fixes[0] == std::string(causes[0].fixes[0]));
+    for (keel::trouble_facts const& facts : keel::all_troubles) {
+      for (int i = 0; i < keel::max_texts && causes[i] != nullptr; ++i) {
+        if (causes[i].text != std::string(facts.name)) continue;
+        CHECK(("; " + keel::joined(fixes) + "; ").find("; " + std::string(facts.fixes[0]) + "; ") != std::string::npos);
+      }
+    }
+  });
+  CHECK(alarms == 23);
+}
+
+namespace {
+
+constexpr keel::likely_cause own_and_known[keel::max_texts] = {
+    {"a cause of the program", "its fix"}, keel::trouble::no_clipping, "no fix is known", keel::trouble::rate_too_high};
+constexpr keel::health::alarm derives{.name = "derives", .causes = {keel::trouble::no_clipping, "another"}};
+constexpr keel::health::alarm has_own{.name = "has_own", .causes = {keel::trouble::no_clipping}, .fixes = {"first", "second"}};
+
+}  // namespace
+
+TEST_CASE("fixes take turns among the causes without repetitions, and an alarm's own come in their place") {
+  CHECK(keel::joined(keel::fixes_of(own_and_known)) ==
+        "its fix; keel::clip::global_norm<1.0>; a learning rate 3 to 10 times lower; a warm-up of 5 to 10 % of the run; "
+        "run.lr_range_test; a falling schedule such as keel::schedule::cosine<>");
+  CHECK(keel::joined(derives.fixes) == "keel::clip::global_norm<1.0>");
+  CHECK(keel::joined(derives.causes) == "gradients are not clipped; another");
+  CHECK(keel::joined(has_own.fixes) == "first; second");
 }

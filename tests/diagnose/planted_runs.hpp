@@ -12,8 +12,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <keel/diagnose/trouble.hpp>
 #include <keel/memory/budget.hpp>
+#include <keel/policy/trouble.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>

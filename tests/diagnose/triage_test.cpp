@@ -55,7 +55,10 @@ TEST_CASE("of each cause a planted run is judged rightly: the family first, the 
       CHECK(finding.confidence <= 1.0);
     }
   }
-  CHECK(seen.size() == keel::all_troubles().size() - 1);
+  std::size_t distinguished = 0;
+  for (auto const& one : keel::all_troubles) distinguished += *one.fields != '\0' ? 1 : 0;
+  CHECK(distinguished == 37);
+  CHECK(seen.size() == distinguished - 1);
 }
 
 TEST_CASE("no run that is as it should be is in trouble") {
@@ -147,11 +150,13 @@ TEST_CASE("four ranks that go on are no hang") {
 
 TEST_CASE("every cause has a name, fields and something to do, and stands in the guide") {
   std::set<std::string> names;
-  for (auto const& one : keel::all_troubles()) {
+  std::string const page = keel::guide_page();
+  for (auto const& one : keel::all_troubles) {
     CHECK(&keel::facts_about(one.cause) == &one);
     CHECK(names.insert(one.name).second);
-    CHECK(std::string(one.fixes).size() > 10);
-    CHECK(keel::trouble_table().find(one.name) != std::string::npos);
+    REQUIRE(one.fixes[0] != nullptr);
+    CHECK(std::string(one.fixes[0]).size() > 10);
+    CHECK(page.find(std::string(" | ") + one.name + " | " + one.fields + " | " + one.fixes[0]) != std::string::npos);
   }
 }
 

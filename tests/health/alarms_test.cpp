@@ -438,6 +438,7 @@ TEST_CASE("an alarm that is bound to stop ends the run, and the record says what
   auto const event = alarm_event(directory / "run");
   CHECK(event["alarm"] == "loss_is_low");
   CHECK(event["action"] == "stop");
+  CHECK(event["causes"] == nlohmann::json::array({"the test"}));
   CHECK(event["fixes"] == nlohmann::json::array({"nothing"}));
 }
 

@@ -17,4 +17,3 @@
 #include <keel/diagnose/triage_ranks.ipp>
 #include <keel/diagnose/triage_resume.ipp>
 #include <keel/diagnose/triage_speed.ipp>
-#include <keel/diagnose/trouble.ipp>

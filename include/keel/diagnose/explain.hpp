@@ -25,7 +25,7 @@ std::vector<explanation> explain(std::string_view words, std::size_t most = 3);
 /// Returns the explanation as a few lines for a terminal.
 std::string to_text(explanation const& one);
 
-/// Returns the guide as a page in Markdown.
+/// Returns the guide and the table of causes as a page in Markdown.
 std::string guide_page();
 
 }  // namespace keel::inline KEEL_MODE

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <keel/diagnose/explain.hpp>
 #include <keel/diagnose/guide.hpp>
-#include <keel/diagnose/trouble.hpp>
+#include <keel/diagnose/page_text.hpp>
 #include <keel/rule/every_rule.hpp>
 #include <map>
 #include <set>
@@ -43,7 +43,9 @@ KEEL_BODY std::vector<std::string> split_words(std::string_view text) {
   return found;
 }
 
-KEEL_BODY explanation of_entry(guide_entry const& entry) { return {entry.seen, entry.cause, entry.fix, entry.keel}; }
+KEEL_BODY explanation of_entry(guide_entry const& entry) {
+  return {entry.seen, joined(entry.causes), joined(fixes_of(entry.causes)), entry.keel};
+}
 
 template <class Rule>
 explanation of_rule() {
@@ -150,9 +152,15 @@ KEEL_BODY std::string guide_page() {
       family = entry.family;
       page += "\n### " + family + "\n\n| seen | cause | fix | in keel |\n|---|---|---|---|\n";
     }
-    page += std::string("| ") + entry.seen + " | " + entry.cause + " | " + entry.fix + " | " + entry.keel + " |\n";
+    explanation const one = detail::of_entry(entry);
+    page += "| " + one.seen + " | " + one.cause + " | " + one.fix + " | " + one.keel + " |\n";
   }
-  page += "\n### Causes that a triage distinguishes\n\n" + trouble_table();
+  page +=
+      "\n### Causes and their fixes\n\nTriage distinguishes those with evidence.\n\n| family | cause | evidence | fix "
+      "|\n|---|---|---|---|\n";
+  for (trouble_facts const& one : all_troubles)
+    page +=
+        std::string("| ") + to_string(one.family) + " | " + one.name + " | " + one.fields + " | " + joined(one.fixes) + " |\n";
   return page;
 }
 

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <keel/core/error.hpp>
 #include <keel/core/file_system.hpp>
+#include <keel/diagnose/page_text.hpp>
 #include <keel/diagnose/triage.hpp>
 #include <keel/diagnose/triage_learning.hpp>
 #include <keel/diagnose/triage_memory.hpp>
@@ -122,7 +123,7 @@ KEEL_BODY std::string to_text(triage_result const& found) {
     trouble_facts const& facts = facts_about(one.cause);
     text += detail::formatted("%d. %s (%s), confidence %.2f\n", ++place, facts.name, to_string(facts.family), one.confidence);
     for (std::string const& words : one.evidence) text += "     " + detail::without_control_codes(words) + "\n";
-    text += std::string("     to do: ") + facts.fixes + "\n";
+    text += "     to do: " + joined(facts.fixes) + "\n";
   }
   return text;
 }

@@ -1,7 +1,8 @@
 // A cause that a triage found, with its evidence.
 #pragma once
 
-#include <keel/diagnose/trouble.hpp>
+#include <keel/libtorch/mode.hpp>
+#include <keel/policy/trouble.hpp>
 #include <string>
 #include <vector>
 

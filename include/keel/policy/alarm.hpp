@@ -1,6 +1,7 @@
 // The type of an alarm: conditions on metrics, and texts that tell a person how to respond.
 #pragma once
 
+#include <keel/policy/trouble.hpp>
 #include <type_traits>
 
 namespace keel::health {
@@ -41,8 +42,6 @@ enum class part : unsigned char { after_warmup, warmup };
 
 /// Maximum number of conditions of one alarm.
 inline constexpr int max_conditions = 3;
-/// Maximum number of causes, and of fixes, of one alarm.
-inline constexpr int max_texts = 6;
 
 /// An alarm: the conditions that raise it, its likely causes and its fixes.
 struct alarm {
@@ -51,8 +50,8 @@ struct alarm {
   health::severity severity = severity::warning;  ///< severity
   health::part part = part::after_warmup;         ///< the part of the run in which it is evaluated
   char const* symptom = "";                       ///< the observed symptom
-  char const* causes[max_texts] = {};             ///< most likely first
-  char const* fixes[max_texts] = {};              ///< least invasive first
+  likely_cause causes[max_texts] = {};            ///< most likely first
+  fix_list fixes = fixes_of(causes);              ///< the fixes of its causes, or its own; least invasive first
 };
 
 /// The run's response to an alarm; policy/health.hpp explains each.

@@ -20,11 +20,8 @@ struct loss_spikes {
       .conditions = {{"train/loss", is::jumping, 2.0, 64}},
       .severity = severity::warning,
       .symptom = "the loss jumped to twice its usual value or more, and came back",
-      .causes = {"one malformed or very long sample", "the learning rate is too high",
-                 "the batch is larger than intended: micro-batch times accumulation times ranks",
-                 "a low precision loses what matters"},
-      .fixes = {"look at the batch of that update", "lower the learning rate by 2 to 5 times, or lengthen the warm-up",
-                "keel::spike::skip<>", "keel::precision::fp32, to see whether it goes away"}};
+      .causes = {trouble::bad_sample, trouble::rate_too_high,
+                 "the batch is larger than intended: micro-batch times accumulation times ranks", trouble::low_precision}};
 };
 struct loss_diverges {
   static constexpr alarm configured{
@@ -32,10 +29,7 @@ struct loss_diverges {
       .conditions = {{"smoothed/loss", is::above_lowest, 3.0, 32}, {"train/loss", is::rising, 1.5, 32}},
       .severity = severity::critical,
       .symptom = "the loss is three times its lowest mean, and rises",
-      .causes = {"the learning rate is too high", "gradients are not clipped", "a low precision overflows",
-                 "the schedule jumped"},
-      .fixes = {"options.resume_at, which names an earlier checkpoint, with a lower learning rate",
-                "keel::clip::global_norm<1.0>", "a longer warm-up", "keel::precision::bf16 in place of fp16"}};
+      .causes = {trouble::rate_too_high, trouble::no_clipping, trouble::low_precision, "the schedule jumped"}};
 };
 struct loss_drifts_up {
   static constexpr alarm configured{
@@ -43,10 +37,9 @@ struct loss_drifts_up {
       .conditions = {{"smoothed/loss", is::above_lowest, 2.0, 256}, {"train/loss", is::rising, 1.2, 256}},
       .severity = severity::warning,
       .symptom = "the loss has risen slowly to twice its lowest mean",
-      .causes = {"the learning rate is too high for where the run stands", "the data became harder or its labels wrong",
-                 "weights grow: weight decay is off"},
-      .fixes = {"a schedule that falls, as keel::schedule::cosine<>", "look at what the data holds since then",
-                "weight decay of 0.01 to 0.1"}};
+      .causes = {trouble::rate_too_high,
+                 {"the data became harder or its labels wrong", "inspect the data since then"},
+                 {"weights grow: weight decay is off", "weight decay of 0.01 to 0.1"}}};
 };
 struct loss_is_stuck {
   static constexpr alarm configured{
@@ -54,12 +47,8 @@ struct loss_is_stuck {
       .conditions = {{"train/loss", is::flat, 0.03, 400}, {"train/loss", is::above_start, 0.95, 400}},
       .severity = severity::warning,
       .symptom = "the loss does not fall, and is near where it began",
-      .causes = {"the learning rate is too low: 1e-5 to 5e-5 for a full fine-tune, 1e-4 to 3e-4 with LoRA",
-                 "the warm-up is too short: 5 to 10 % of the run", "labels are masked, shifted or shuffled wrongly",
-                 "weight decay is too high: above 0.1 it can hold LoRA back", "parameters are frozen, or not in the optimizer"},
-      .fixes = {"run.overfit_one_batch: a model that cannot memorise one batch has a bug in model, loss or data",
-                "run.lr_range_test, and a rate at which the loss still falls", "look at inputs and labels of one batch",
-                "weight decay of 0.01"}};
+      .causes = {trouble::rate_too_low, trouble::short_warmup, trouble::wrong_labels, trouble::strong_regularization,
+                 trouble::untrained_parameters}};
 };
 struct loss_is_constant {
   static constexpr alarm configured{
@@ -69,21 +58,14 @@ struct loss_is_constant {
                      {"train/loss", is::above_start, 0.1, 50}},
       .severity = severity::critical,
       .symptom = "the loss is the same in every update",
-      .causes = {"the model's output does not depend on its input any more, as after dead units",
-                 "the loss does not depend on the trained parameters", "every batch is the same, and its gradient is zero"},
-      .fixes = {"look at the model's output for two inputs", "run.overfit_one_batch",
-                "a lower learning rate from an earlier checkpoint"}};
+      .causes = {trouble::collapse, trouble::untrained_parameters, "every batch is the same, and its gradient is zero"}};
 };
 struct loss_oscillates {
-  static constexpr alarm configured{
-      .name = "loss_oscillates",
-      .conditions = {{"train/loss", is::oscillating, 2.0, 50}},
-      .severity = severity::warning,
-      .symptom = "the loss halves and doubles from one update to the next",
-      .causes = {"the learning rate is too high", "the batch is too small", "the momentum is too high",
-                 "the data is not shuffled"},
-      .fixes = {"lower the learning rate by 3 to 10 times, and warm up", "keel::accumulate<4> or more",
-                "keel::schedule::cosine<> in place of steps", "shuffle the data"}};
+  static constexpr alarm configured{.name = "loss_oscillates",
+                                    .conditions = {{"train/loss", is::oscillating, 2.0, 50}},
+                                    .severity = severity::warning,
+                                    .symptom = "the loss halves and doubles from one update to the next",
+                                    .causes = {trouble::oscillation}};
 };
 struct gradient_norm_spikes {
   static constexpr alarm configured{
@@ -91,8 +73,7 @@ struct gradient_norm_spikes {
       .conditions = {{"train/grad_norm", is::above, 100.0, 1}},
       .severity = severity::warning,
       .symptom = "the gradient norm is above 100",
-      .causes = {"the learning rate is too high, or the warm-up too short", "gradients are not clipped", "a bad sample"},
-      .fixes = {"keel::clip::global_norm<1.0>", "lower the learning rate by 2 to 5 times", "look at the batch of that update"}};
+      .causes = {trouble::rate_too_high, trouble::short_warmup, trouble::no_clipping, trouble::bad_sample}};
 };
 struct gradient_norm_is_high {
   static constexpr alarm configured{
@@ -100,30 +81,28 @@ struct gradient_norm_is_high {
       .conditions = {{"train/grad_norm", is::often_above, 10.0, 50}},
       .severity = severity::warning,
       .symptom = "the gradient norm is above 10 in at least half of the updates",
-      .causes = {"gradients are not clipped", "the learning rate is too high", "the batch is too small"},
-      .fixes = {"keel::clip::global_norm<1.0>", "lower the learning rate",
-                "keel::accumulate<4> or more, which averages noise away"}};
+      .causes = {trouble::no_clipping, trouble::rate_too_high, {"the batch is too small", "keel::accumulate<4>"}}};
 };
 struct gradient_norm_oscillates {
-  static constexpr alarm configured{
-      .name = "gradient_norm_oscillates",
-      .conditions = {{"train/grad_norm", is::oscillating, 4.0, 50}},
-      .severity = severity::warning,
-      .symptom = "the gradient norm changes by four times and more from one update to the next",
-      .causes = {"the batch is too small", "samples differ too much in length", "the learning rate is too high"},
-      .fixes = {"keel::clip::global_norm<1.0>", "keel::accumulate<4> or more", "lower the learning rate"}};
+  static constexpr alarm configured{.name = "gradient_norm_oscillates",
+                                    .conditions = {{"train/grad_norm", is::oscillating, 4.0, 50}},
+                                    .severity = severity::warning,
+                                    .symptom = "the gradient norm changes by four times and more from one update to the next",
+                                    .causes = {trouble::oscillation,
+                                               {"samples differ too much in length", "batches of rows with similar lengths"},
+                                               trouble::no_clipping}};
 };
 struct gradients_vanish {
-  static constexpr alarm configured{.name = "gradients_vanish",
-                                    .conditions = {{"train/grad_norm", is::below, 0.1, 400},
-                                                   {"train/loss", is::flat, 0.03, 400},
-                                                   {"train/loss", is::above_start, 0.95, 400}},
-                                    .severity = severity::warning,
-                                    .symptom = "the gradient norm stays below 0.1 while nothing is learned",
-                                    .causes = {"layers saturate: initialisation or a missing normalisation",
-                                               "most labels are masked", "the loss is divided twice, as by a mean of a mean"},
-                                    .fixes = {"look at the layers' norms in layers.jsonl",
-                                              "look at labels and masks of one batch", "check what the loss divides by"}};
+  static constexpr alarm configured{
+      .name = "gradients_vanish",
+      .conditions = {{"train/grad_norm", is::below, 0.1, 400},
+                     {"train/loss", is::flat, 0.03, 400},
+                     {"train/loss", is::above_start, 0.95, 400}},
+      .severity = severity::warning,
+      .symptom = "the gradient norm stays below 0.1 while nothing is learned",
+      .causes = {trouble::bad_initialization,
+                 trouble::wrong_mask,
+                 {"the loss is divided twice, as by a mean of a mean", "check what the loss divides by"}}};
 };
 struct learning_rate_is_zero {
   static constexpr alarm configured{
@@ -131,35 +110,30 @@ struct learning_rate_is_zero {
       .conditions = {{"train/learning_rate", is::below, 1e-30, 20}},
       .severity = severity::critical,
       .symptom = "the learning rate has been 0 for 20 updates",
-      .causes = {"the schedule ended before the run", "the first parameter group has learning rate 0"},
-      .fixes = {"options.updates as the schedule's total", "min_ratio of the schedule above 0"}};
+      .causes = {{"the schedule ended before the run",
+                  "options.updates as the schedule's total, or a min_ratio of the schedule above 0"},
+                 {"the first parameter group has learning rate 0", "the optimizer with a learning rate above 0"}}};
 };
 struct updates_are_skipped {
-  static constexpr alarm configured{
-      .name = "updates_are_skipped",
-      .conditions = {{"stability/skipped", is::gaining, 10.0, 100}},
-      .severity = severity::warning,
-      .symptom = "ten of the last hundred updates were skipped",
-      .causes = {"the loss scale cannot settle", "bad samples", "the learning rate is too high"},
-      .fixes = {"keel::precision::bf16 in place of fp16", "look at the reasons in events.jsonl", "lower the learning rate"}};
+  static constexpr alarm configured{.name = "updates_are_skipped",
+                                    .conditions = {{"stability/skipped", is::gaining, 10.0, 100}},
+                                    .severity = severity::warning,
+                                    .symptom = "ten of the last hundred updates were skipped; events.jsonl has the reasons",
+                                    .causes = {trouble::loss_scale, trouble::bad_sample, trouble::rate_too_high}};
 };
 struct loss_scale_collapses {
-  static constexpr alarm configured{
-      .name = "loss_scale_collapses",
-      .conditions = {{"stability/loss_scale", is::falling, 0.015625, 200}},
-      .severity = severity::warning,
-      .symptom = "the loss scale fell by 64 times and more",
-      .causes = {"gradients overflow in fp16 again and again", "activations grow"},
-      .fixes = {"keel::precision::bf16", "keel::clip::global_norm<1.0>", "lower the learning rate"}};
+  static constexpr alarm configured{.name = "loss_scale_collapses",
+                                    .conditions = {{"stability/loss_scale", is::falling, 0.015625, 200}},
+                                    .severity = severity::warning,
+                                    .symptom = "the loss scale fell by 64 times and more",
+                                    .causes = {trouble::loss_scale, "activations grow"}};
 };
 struct rollbacks_repeat {
-  static constexpr alarm configured{
-      .name = "rollbacks_repeat",
-      .conditions = {{"stability/rollbacks", is::gaining, 3.0, 1000}},
-      .severity = severity::critical,
-      .symptom = "the run rolled back three times within a thousand updates",
-      .causes = {"the learning rate is too high for where the run stands", "a part of the data is bad"},
-      .fixes = {"lower the learning rate", "look at the batches where it rolled back"}};
+  static constexpr alarm configured{.name = "rollbacks_repeat",
+                                    .conditions = {{"stability/rollbacks", is::gaining, 3.0, 1000}},
+                                    .severity = severity::critical,
+                                    .symptom = "the run rolled back three times within a thousand updates",
+                                    .causes = {trouble::rate_too_high, trouble::bad_sample}};
 };
 struct overfits {
   static constexpr alarm configured{
@@ -170,9 +144,7 @@ struct overfits {
       .severity = severity::warning,
       .symptom =
           "the evaluation loss rises, also over the training loss, and was 5 % above its best in three evaluations in a row",
-      .causes = {"too many epochs for this amount of data", "too little data for this model", "too little regularisation"},
-      .fixes = {"keel::evaluation::early_stop, and load_best", "fewer epochs", "weight decay of 0.01 to 0.1, dropout of 0.05",
-                "a LoRA rank of 8 to 32"}};
+      .causes = {trouble::overfitting}};
 };
 struct evaluation_is_far_off {
   static constexpr alarm configured{
@@ -180,28 +152,22 @@ struct evaluation_is_far_off {
       .conditions = {{"eval/loss_ratio", is::above, 1.5, 3}, {"eval/loss_ratio", is::rising, 1.2, 8}},
       .severity = severity::warning,
       .symptom = "the evaluation loss is 1.5 times the training loss, and the gap grows",
-      .causes = {"the model memorises the training data",
-                 "the evaluation's data is of another kind, or is prepared differently"},
-      .fixes = {"fewer epochs, or more data", "compare a batch of both", "weight decay or dropout"}};
+      .causes = {trouble::overfitting,
+                 {"the evaluation's data is of another kind, or is prepared differently", "compare a batch of both"}}};
 };
 struct waits_for_data {
-  static constexpr alarm configured{
-      .name = "waits_for_data",
-      .conditions = {{"stability/data_wait", is::often_above, 0.3, 50}},
-      .severity = severity::notice,
-      .symptom = "in at least half of the updates 30 % of the time is waiting for data",
-      .causes = {"too few workers prepare batches", "batches are read from a slow disk or network",
-                 "in your own loop: what stands between two steps"},
-      .fixes = {"more workers of the loader, or batches that are prepared ahead", "pinned memory"}};
+  static constexpr alarm configured{.name = "waits_for_data",
+                                    .conditions = {{"stability/data_wait", is::often_above, 0.3, 50}},
+                                    .severity = severity::notice,
+                                    .symptom = "in at least half of the updates 30 % of the time is waiting for data",
+                                    .causes = {trouble::waiting_for_data, "in your own loop: work between two steps"}};
 };
 struct evaluation_is_not_finite {
-  static constexpr alarm configured{
-      .name = "evaluation_is_not_finite",
-      .conditions = {{"eval/loss", is::not_finite, 0.0, 1}},
-      .severity = severity::critical,
-      .symptom = "the evaluation loss is NaN or infinite",
-      .causes = {"the model overflows in its low precision", "the evaluation's data has a bad sample"},
-      .fixes = {"evaluate in fp32", "look at the evaluation's batches", "an earlier checkpoint"}};
+  static constexpr alarm configured{.name = "evaluation_is_not_finite",
+                                    .conditions = {{"eval/loss", is::not_finite, 0.0, 1}},
+                                    .severity = severity::critical,
+                                    .symptom = "the evaluation loss is NaN or infinite",
+                                    .causes = {trouble::low_precision, trouble::bad_sample, trouble::blow_up}};
 };
 struct loss_rises_in_warmup {
   static constexpr alarm configured{.name = "loss_rises_in_warmup",
@@ -209,9 +175,7 @@ struct loss_rises_in_warmup {
                                     .severity = severity::warning,
                                     .part = part::warmup,
                                     .symptom = "the loss rises during the warm-up",
-                                    .causes = {"the highest learning rate is too high", "the warm-up is too short"},
-                                    .fixes = {"lower the learning rate by 3 to 10 times", "a warm-up of 5 to 10 % of the run",
-                                              "keel::clip::global_norm<1.0>"}};
+                                    .causes = {trouble::rate_too_high, trouble::short_warmup}};
 };
 struct gradient_norm_rises_in_warmup {
   static constexpr alarm configured{
@@ -220,16 +184,15 @@ struct gradient_norm_rises_in_warmup {
       .severity = severity::warning,
       .part = part::warmup,
       .symptom = "the gradient norm rises tenfold during the warm-up, to above 100",
-      .causes = {"the highest learning rate is too high", "gradients are not clipped"},
-      .fixes = {"keel::clip::global_norm<1.0>", "lower the learning rate by 3 to 10 times", "a longer warm-up"}};
+      .causes = {trouble::rate_too_high, trouble::no_clipping, trouble::short_warmup}};
 };
 struct gpu_is_hot {
   static constexpr alarm configured{.name = "gpu_is_hot",
                                     .conditions = {{"gpu/temperature", is::above, 87.0, 20}},
                                     .severity = severity::warning,
                                     .symptom = "the GPU is hotter than 87 degrees, where most of them slow down",
-                                    .causes = {"its cooling fails", "the room or the case is too warm"},
-                                    .fixes = {"look at its fans and the air around it", "a lower power limit"}};
+                                    .causes = {{"its cooling fails", "look at its fans and the air around it"},
+                                               {"the room or the case is too warm", "a lower power limit"}}};
 };
 
 /// The alarms of health::sft.

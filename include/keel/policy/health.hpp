@@ -15,8 +15,8 @@
 //           .name = "too_confident",
 //           .conditions = {{"entropy", keel::health::is::below, 0.01, 20}},
 //           .symptom = "the entropy of the predictions is below 0.01",
-//           .causes = {"labels stand in the inputs"},
-//           .fixes = {"look at a batch"}};
+//           .causes = {"the inputs contain the labels", keel::trouble::collapse},
+//           .fixes = {"look at a batch"}};   // without it, the fixes of its causes (policy/trouble.hpp)
 //     };
 // Left out: alarms on single values, which cause too many false alarms; thresholds in seconds, which depend on the machine.
 #pragma once

@@ -505,7 +505,7 @@ KEEL_BODY void run_log::raise(raised_alarm const& alarm) {
     shown += (&name == &alarm.values.front().first ? " (" : ", ") + name + detail::formatted(" %.4g", value);
   }
   if (!alarm.values.empty()) shown += ")";
-  if (what.causes[0] != nullptr) shown += std::string(". Likely: ") + what.causes[0];
+  if (what.causes[0] != nullptr) shown += std::string(". Likely: ") + what.causes[0].text;
   if (what.fixes[0] != nullptr) shown += std::string(". First try: ") + what.fixes[0];
   console_.notice(shown);
   sinks_.text(alarm.update, "alarms", shown);
