@@ -130,6 +130,7 @@ TEST_CASE("an alarm of keel has the fixes of its causes: the first of the likeli
     INFO(one.what->name);
     auto const& causes = one.what->causes;
     auto const& fixes = one.what->fixes;
+    REQUIRE(causes[0].fixes[0] != nullptr);
     REQUIRE(fixes[0] != nullptr);
     CHECK(fixes[0] == std::string(causes[0].fixes[0]));
     for (keel::trouble_facts const& facts : keel::all_troubles) {

@@ -47,7 +47,7 @@ inline constexpr int max_conditions = 3;
 struct alarm {
   char const* name;                               ///< used in events, records and recipes
   condition conditions[max_conditions] = {};      ///< the alarm is raised when all of them hold
-  health::severity severity = severity::warning;  ///< severity
+  health::severity severity = severity::warning;  ///< a warning unless given
   health::part part = part::after_warmup;         ///< the part of the run in which it is evaluated
   char const* symptom = "";                       ///< the observed symptom
   likely_cause causes[max_texts] = {};            ///< most likely first

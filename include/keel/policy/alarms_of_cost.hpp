@@ -10,7 +10,6 @@ namespace keel::health {
 struct slows_down {
   static constexpr alarm configured{.name = "slows_down",
                                     .conditions = {{"event/slowdown", is::above, 0.0, 1}},
-                                    .severity = severity::warning,
                                     .symptom = "updates take longer than they did, and go on so",
                                     .causes = {trouble::busy_machine, trouble::waiting_for_data, trouble::slow_kernels}};
 };

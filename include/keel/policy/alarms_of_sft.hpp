@@ -18,7 +18,6 @@ struct loss_spikes {
   static constexpr alarm configured{
       .name = "loss_spikes",
       .conditions = {{"train/loss", is::jumping, 2.0, 64}},
-      .severity = severity::warning,
       .symptom = "the loss jumped to twice its usual value or more, and came back",
       .causes = {trouble::bad_sample, trouble::rate_too_high,
                  "the batch is larger than intended: micro-batch times accumulation times ranks", trouble::low_precision}};
@@ -29,13 +28,15 @@ struct loss_diverges {
       .conditions = {{"smoothed/loss", is::above_lowest, 3.0, 32}, {"train/loss", is::rising, 1.5, 32}},
       .severity = severity::critical,
       .symptom = "the loss is three times its lowest mean, and rises",
-      .causes = {trouble::rate_too_high, trouble::no_clipping, trouble::low_precision, "the schedule jumped"}};
+      .causes = {trouble::rate_too_high,
+                 trouble::no_clipping,
+                 trouble::low_precision,
+                 {"the schedule jumped", "restart from an earlier checkpoint (options.resume_at)"}}};
 };
 struct loss_drifts_up {
   static constexpr alarm configured{
       .name = "loss_drifts_up",
       .conditions = {{"smoothed/loss", is::above_lowest, 2.0, 256}, {"train/loss", is::rising, 1.2, 256}},
-      .severity = severity::warning,
       .symptom = "the loss has risen slowly to twice its lowest mean",
       .causes = {trouble::rate_too_high,
                  {"the data became harder or its labels wrong", "inspect the data since then"},
@@ -45,7 +46,6 @@ struct loss_is_stuck {
   static constexpr alarm configured{
       .name = "loss_is_stuck",
       .conditions = {{"train/loss", is::flat, 0.03, 400}, {"train/loss", is::above_start, 0.95, 400}},
-      .severity = severity::warning,
       .symptom = "the loss does not fall, and is near where it began",
       .causes = {trouble::rate_too_low, trouble::short_warmup, trouble::wrong_labels, trouble::strong_regularization,
                  trouble::untrained_parameters}};
@@ -63,7 +63,6 @@ struct loss_is_constant {
 struct loss_oscillates {
   static constexpr alarm configured{.name = "loss_oscillates",
                                     .conditions = {{"train/loss", is::oscillating, 2.0, 50}},
-                                    .severity = severity::warning,
                                     .symptom = "the loss halves and doubles from one update to the next",
                                     .causes = {trouble::oscillation}};
 };
@@ -71,7 +70,6 @@ struct gradient_norm_spikes {
   static constexpr alarm configured{
       .name = "gradient_norm_spikes",
       .conditions = {{"train/grad_norm", is::above, 100.0, 1}},
-      .severity = severity::warning,
       .symptom = "the gradient norm is above 100",
       .causes = {trouble::rate_too_high, trouble::short_warmup, trouble::no_clipping, trouble::bad_sample}};
 };
@@ -79,14 +77,12 @@ struct gradient_norm_is_high {
   static constexpr alarm configured{
       .name = "gradient_norm_is_high",
       .conditions = {{"train/grad_norm", is::often_above, 10.0, 50}},
-      .severity = severity::warning,
       .symptom = "the gradient norm is above 10 in at least half of the updates",
       .causes = {trouble::no_clipping, trouble::rate_too_high, {"the batch is too small", "keel::accumulate<4>"}}};
 };
 struct gradient_norm_oscillates {
   static constexpr alarm configured{.name = "gradient_norm_oscillates",
                                     .conditions = {{"train/grad_norm", is::oscillating, 4.0, 50}},
-                                    .severity = severity::warning,
                                     .symptom = "the gradient norm changes by four times and more from one update to the next",
                                     .causes = {trouble::oscillation,
                                                {"samples differ too much in length", "batches of rows with similar lengths"},
@@ -98,7 +94,6 @@ struct gradients_vanish {
       .conditions = {{"train/grad_norm", is::below, 0.1, 400},
                      {"train/loss", is::flat, 0.03, 400},
                      {"train/loss", is::above_start, 0.95, 400}},
-      .severity = severity::warning,
       .symptom = "the gradient norm stays below 0.1 while nothing is learned",
       .causes = {trouble::bad_initialization,
                  trouble::wrong_mask,
@@ -117,14 +112,12 @@ struct learning_rate_is_zero {
 struct updates_are_skipped {
   static constexpr alarm configured{.name = "updates_are_skipped",
                                     .conditions = {{"stability/skipped", is::gaining, 10.0, 100}},
-                                    .severity = severity::warning,
                                     .symptom = "ten of the last hundred updates were skipped; events.jsonl has the reasons",
                                     .causes = {trouble::loss_scale, trouble::bad_sample, trouble::rate_too_high}};
 };
 struct loss_scale_collapses {
   static constexpr alarm configured{.name = "loss_scale_collapses",
                                     .conditions = {{"stability/loss_scale", is::falling, 0.015625, 200}},
-                                    .severity = severity::warning,
                                     .symptom = "the loss scale fell by 64 times and more",
                                     .causes = {trouble::loss_scale, "activations grow"}};
 };
@@ -141,7 +134,6 @@ struct overfits {
       .conditions = {{"eval/loss", is::above_lowest, 1.05, 3},
                      {"eval/loss", is::rising, 1.02, 4},
                      {"eval/loss_ratio", is::rising, 1.05, 4}},
-      .severity = severity::warning,
       .symptom =
           "the evaluation loss rises, also over the training loss, and was 5 % above its best in three evaluations in a row",
       .causes = {trouble::overfitting}};
@@ -150,7 +142,6 @@ struct evaluation_is_far_off {
   static constexpr alarm configured{
       .name = "evaluation_is_far_off",
       .conditions = {{"eval/loss_ratio", is::above, 1.5, 3}, {"eval/loss_ratio", is::rising, 1.2, 8}},
-      .severity = severity::warning,
       .symptom = "the evaluation loss is 1.5 times the training loss, and the gap grows",
       .causes = {trouble::overfitting,
                  {"the evaluation's data is of another kind, or is prepared differently", "compare a batch of both"}}};
@@ -172,7 +163,6 @@ struct evaluation_is_not_finite {
 struct loss_rises_in_warmup {
   static constexpr alarm configured{.name = "loss_rises_in_warmup",
                                     .conditions = {{"train/loss", is::rising, 2.0, 32}},
-                                    .severity = severity::warning,
                                     .part = part::warmup,
                                     .symptom = "the loss rises during the warm-up",
                                     .causes = {trouble::rate_too_high, trouble::short_warmup}};
@@ -181,7 +171,6 @@ struct gradient_norm_rises_in_warmup {
   static constexpr alarm configured{
       .name = "gradient_norm_rises_in_warmup",
       .conditions = {{"train/grad_norm", is::above, 100.0, 1}, {"train/grad_norm", is::rising, 10.0, 16}},
-      .severity = severity::warning,
       .part = part::warmup,
       .symptom = "the gradient norm rises tenfold during the warm-up, to above 100",
       .causes = {trouble::rate_too_high, trouble::no_clipping, trouble::short_warmup}};
@@ -189,7 +178,6 @@ struct gradient_norm_rises_in_warmup {
 struct gpu_is_hot {
   static constexpr alarm configured{.name = "gpu_is_hot",
                                     .conditions = {{"gpu/temperature", is::above, 87.0, 20}},
-                                    .severity = severity::warning,
                                     .symptom = "the GPU is hotter than 87 degrees, where most of them slow down",
                                     .causes = {{"its cooling fails", "look at its fans and the air around it"},
                                                {"the room or the case is too warm", "a lower power limit"}}};
