@@ -285,7 +285,7 @@ KEEL_BODY std::int64_t checkpoint_manager::last_kept_attempt() const {
 }
 
 KEEL_BODY std::function<void(std::int64_t, std::string const&)> checkpoint_manager::on_damaged() {
-  return [this](std::int64_t update, std::string const& message) { log_.damaged(update, message); };
+  return [this](std::int64_t update, std::string const& message) { log_.emit("damaged", update, {{"message", message}}); };
 }
 
 KEEL_BODY config checkpoint_manager::present_config() const {
@@ -500,7 +500,7 @@ KEEL_BODY void checkpoint_manager::save_collectively(save_reason reason, std::op
 }
 
 KEEL_BODY void checkpoint_manager::require_lock() {
-  if (directory_->require_lock()) log_.lock_retaken(models_.updates());
+  if (directory_->require_lock()) log_.emit("lock_retaken", models_.updates());
   log_.log_weaker_promises(models_.updates());
 }
 
@@ -523,7 +523,7 @@ KEEL_BODY bool checkpoint_manager::take_save_request_file() {
     return directory_->take_save_request();
   } catch (file_error const& thrown) {
     // Failing to read the request file must not end the run; log it once.
-    if (!std::exchange(cannot_look_, true)) log_.cannot_look(models_.updates(), thrown.what());
+    if (!std::exchange(cannot_look_, true)) log_.emit("cannot_look", models_.updates(), {{"message", thrown.what()}});
     return false;
   }
 }
@@ -535,7 +535,9 @@ KEEL_BODY void checkpoint_manager::warn_of_grace(double slowest_update) {
     double const needed = slowest_update + saving;
     if (warned_ || slowest_save_ == 0.0 || needed <= grace) return;
     warned_ = true;
-    log_.grace_too_short(models_.updates(), grace, needed);
+    std::string const message =
+        formatted("the grace period after a signal is %.0f s, but an update and its checkpoint take %.1f s", grace, needed);
+    log_.emit("grace_too_short", models_.updates(), {{"message", message}});
   }
 }
 
@@ -549,7 +551,7 @@ KEEL_BODY void checkpoint_manager::apply(snapshot content, std::string const& so
     snapshot const before = content;
     migration change(content);
     one.change(change);
-    if (!is_same(before, content)) log_.migrated(one.name, source);
+    if (!is_same(before, content)) log_.emit("migrated", 0, {{"migration", one.name}, {"checkpoint", source}});
   }
   nlohmann::json const registered =
       content.state.value(nlohmann::json::json_pointer("/run/registered"), nlohmann::json::object());
@@ -803,7 +805,7 @@ KEEL_BODY std::int64_t checkpoint_manager::newest_scheduled() {
 
 KEEL_BODY void checkpoint_manager::forget_lost_best() {
   std::vector<std::int64_t> const there = ranks_.on_rank0([&] { return nlohmann::json(directory_->checkpoints().updates()); });
-  for (std::int64_t const update : best_.retain_only(there)) log_.best_lost(update);
+  for (std::int64_t const update : best_.retain_only(there)) log_.emit("best_lost", update);
 }
 
 KEEL_BODY void checkpoint_manager::reseed(at::DeviceType device, std::int64_t count) {

@@ -13,8 +13,7 @@ class Module;
 
 namespace keel::inline KEEL_MODE {
 
-/// Returns the number of elements (`parameters`, `trained`, `frozen`), `parameter_bytes`, `trained_bytes`, and the learning rates of the
-/// optimizer's groups (`rates`). Has `optimizer_bytes` only if a checkpoint can hold its state. Null if there is not enough memory.
+/// Returns the fields of the event `begins`, with `optimizer_bytes` if a checkpoint can hold that state. Null if memory runs out.
 nlohmann::ordered_json describe_parameters(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                                            parameter_list const& parameters);
 

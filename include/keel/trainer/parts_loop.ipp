@@ -144,7 +144,7 @@ KEEL_BODY void parts_loop::data_ended(int rank) {
   if (cursor.position == 0)
     throw world_error("E25", "rank " + std::to_string(rank) + " has no batches in epoch " + std::to_string(cursor.epoch) +
                                  ". Check the data path and the filters of the data on that rank.");
-  log_.data_ended(models().updates(), rank);
+  log_.emit("data_ended", models().updates(), {{"rank", rank}});
 }
 
 KEEL_BODY void parts_loop::begin_iteration() {

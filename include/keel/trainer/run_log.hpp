@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <keel/batch_guard/batch_watch.hpp>
-#include <keel/collective/world_of_ranks.hpp>
 #include <keel/config/config.hpp>
 #include <keel/core/outcome.hpp>
 #include <keel/evaluation/evaluate.hpp>
@@ -18,6 +17,7 @@
 #include <keel/shard/straggler_watch.hpp>
 #include <keel/step/update_events.hpp>
 #include <keel/trainer/progress.hpp>
+#include <keel/trainer/run_event_table.hpp>
 #include <keel/trainer/run_events.hpp>
 #include <keel/trainer/run_sinks.hpp>
 #include <nlohmann/json_fwd.hpp>
@@ -57,6 +57,11 @@ class run_log {
   /// Prints a message on the console only.
   void notice(std::string const& message) { console_.notice(message); }
 
+  /// Writes an event to events.jsonl, if there is a directory, and prints its line. `details`: its fields, an object; if the table lists
+  /// a `message` that they lack, it is the line. `text`: the line in place of the table's, if not empty.
+  void emit(logged_event_id id, std::int64_t update, nlohmann::ordered_json details, std::string text = {});
+  void emit(logged_event_id id, std::int64_t update);
+
   /// Begins the record of a run that is not resumed. Sets an earlier record in the directory aside, and logs the recipe.
   void begin(config const& recipe);
   /// Writes recipe.json, which load_config reads, and passes the recipe to the sinks.
@@ -66,10 +71,6 @@ class run_log {
   void record_exception_exit(std::int64_t update, std::string const& message) noexcept;
   /// Records that the loop ended inside an update, whose `micro_batches` micro-batches are discarded.
   void partial_update(std::int64_t update, std::int64_t micro_batches);
-  /// Warns that the model was constructed before the recipe's seed was set.
-  void not_seeded(std::int64_t update);
-  /// Records that this LibTorch lacks the fused attention kernel that the recipe requires.
-  void no_fused_attention(std::int64_t update);
 
   /// Writes the line of an incomplete interval. Call at the end of the run and before a rollback.
   void write_rest();
@@ -96,42 +97,25 @@ class run_log {
 
   /// Reports why guarantees of the run directory are weaker than usual, each reason once.
   void log_weaker_promises(std::int64_t update);
-  void lock_retaken(std::int64_t update);
-  void best_lost(std::int64_t update);
 
   /// Records the result of a save.
   void saved(save_report const& report);
-  void cannot_look(std::int64_t update, std::string const& message);
-  /// Warns that the grace period after a signal is too short for a checkpoint (H04). `grace`, `needed`: seconds.
-  void grace_too_short(std::int64_t update, double grace, double needed);
   /// Records a rollback: updates after `event.to` up to `event.from`, and lines of attempts after `kept`, no longer belong to the run.
   void rolled_back(event::rolled_back const& event, char const* change, std::int64_t kept);
   /// Records a restart by options.resume_at at update `to`, with learning rate `rate`. Updates after `to` are abandoned.
   void restarted(std::int64_t from, std::int64_t to, double rate, std::int64_t kept);
-  void migrated(std::string const& name, std::string const& source);
-  /// Records the number of ranks. Call when a run of several ranks begins or resumes.
-  void log_world_size(std::int64_t update, world_of_ranks const& world);
-  void record_last_collectives(world_of_ranks const& world, std::string const& why);
   /// Records that the checkpoint was saved with a different number of ranks.
   void other_ranks(std::string const& source, std::int64_t before, std::int64_t now);
   /// Adds the ranks' times to the next line of the record. Warns if the other ranks have waited for the same rank for many updates.
   void record_rank_timing(std::int64_t update, rank_timing const& times);
-  /// Warns that the epoch ends on all ranks because `rank` has no more data.
-  void data_ended(std::int64_t update, int rank);
   /// Records a resume from a checkpoint of this directory. `state`: checksums of the loaded state.
   void resumed(std::int64_t update, nlohmann::ordered_json const& state);
   /// Records that the run begins with a checkpoint of another run. `message`: appended to the console line; `state`: as above.
   void begins_with(std::filesystem::path const& checkpoint, std::int64_t update, std::string const& message,
                    nlohmann::ordered_json const& state);
-  void stopped_early(std::int64_t update, std::string const& message);
 
   /// Records the end of a run. `message`: description of the result; `why_finished`: written only for a finished run.
   void ended(outcome const& result, std::int64_t update, std::string const& message, std::string const& why_finished);
-
-  /// Writes the event `begins`. Call before the first update, or the first after a resume. `description`: from describe_run.hpp.
-  void begins(std::int64_t update, nlohmann::ordered_json const& description);
-  /// Writes the event `labels`: statistics of the labels in the first batches.
-  void labels(std::int64_t update, label_guess const& guess);
 
   /// Records that an exception with this `message` ends the run. `memory`: description of the memory shortage, or null.
   void failed(std::int64_t update, std::string const& message, nlohmann::ordered_json const& memory);
@@ -140,9 +124,6 @@ class run_log {
   /// evaluation also gets a line in metrics.jsonl, and alarms watch it.
   void evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result,
                  std::optional<double> milliseconds);
-
-  /// Records that a damaged checkpoint was skipped.
-  void damaged(std::int64_t update, std::string const& message);
 
   /// `part`: its name in a run of several models; else empty. The same holds for the functions below.
   void rung_released(event::rung_released const& event, std::string const& part = {});
@@ -160,7 +141,6 @@ class run_log {
   /// Writes the layer statistics of an update.
   void layers(layer_record const& record);
 
-  void profiled(std::int64_t update, std::filesystem::path const& path, std::string const& why);
   /// Returns the description of the last slowdown, and clears it.
   std::string take_slowdown() { return std::exchange(slowdown_, {}); }
 
@@ -172,8 +152,10 @@ class run_log {
  private:
   /// Writes a line to the record and to the sinks.
   void write(update_metrics const& line);
-  /// Warns, once each time, when writing metrics.jsonl begins to fail.
-  void warn_about_pending_lines();
+  /// Adds a line to metrics.jsonl. Warns, once each time, when writing begins to fail.
+  void add_line(nlohmann::ordered_json const& line);
+  /// Writes a line to metrics.jsonl that begins with `mark`: updates after `to` and attempts after `kept` no longer belong to the run.
+  void abandon(nlohmann::ordered_json mark, std::int64_t from, std::int64_t to, std::int64_t kept);
   /// Restarts the sinks after the last line that is kept.
   void restart_sinks_after(std::int64_t update);
   /// Prints and records an alarm with its causes and fixes.

@@ -5,7 +5,6 @@
 #include <keel/checkpoint/archive.hpp>
 #include <keel/checkpoint/checksum.hpp>
 #include <keel/checkpoint/saver.hpp>
-#include <keel/collective/write_rank_record.hpp>
 #include <keel/config/describe.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/version.hpp>
@@ -23,6 +22,7 @@
 #include <keel/trainer/update_record.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -47,6 +47,25 @@ KEEL_BODY run_log::run_log(run_directory* directory, console& console, run_recor
   }
 }
 
+KEEL_BODY void run_log::emit(logged_event_id id, std::int64_t update) { emit(id, update, nlohmann::ordered_json::object()); }
+
+KEEL_BODY void run_log::emit(logged_event_id id, std::int64_t update, nlohmann::ordered_json details, std::string text) {
+  logged_event const& event = *id.event;
+  std::string_view rest = text.empty() ? event.text : "";
+  for (std::size_t open; (open = rest.find('{')) != std::string_view::npos;) {
+    std::size_t const close = rest.find('}', open);
+    std::string const name(rest.substr(open + 1, close - open - 1));
+    nlohmann::ordered_json const value = name == "update" ? nlohmann::ordered_json(update) : details.at(name);
+    text.append(rest.substr(0, open)).append(value.is_string() ? value.get<std::string>() : value.dump());
+    rest.remove_prefix(close + 1);
+  }
+  text += rest;
+  if (!text.empty()) console_.notice((event.on_console == logged_event::warning ? "warning: " : "") + text);
+  bool const lists_message = std::string_view(event.fields).find("`message`") != std::string_view::npos;
+  if (lists_message && !details.contains("message")) details["message"] = text;
+  if (directory_) directory_->event(event.name, update, details);
+}
+
 KEEL_BODY void run_log::begin(config const& recipe) {
   // Values of an evaluation before the run belong to this run, so do not restart sinks that have them.
   if (!sinks_.has_posted()) sinks_.restarted_after(-1);
@@ -55,12 +74,11 @@ KEEL_BODY void run_log::begin(config const& recipe) {
   auto const earlier = directory_->metrics().set_aside();
   if (!earlier.empty()) {
     directory_->layers().set_aside();
-    console_.notice("the record of an earlier run without checkpoints was moved to " + earlier.string());
-    directory_->event("record_set_aside", 0, {{"path", earlier.string()}});
+    emit("record_set_aside", 0, {{"path", earlier.string()}});
   }
   nlohmann::ordered_json printed;
   for_each_slot(recipe, [&](char const* name, slot_text const& text) { printed[name] = text.c_str(); });
-  directory_->event("started", 0, {{"recipe", printed}});
+  emit("started", 0, {{"recipe", printed}});
 }
 
 KEEL_BODY void run_log::write_recipe(config const& recipe) {
@@ -75,27 +93,11 @@ KEEL_BODY void run_log::write_recipe(config const& recipe) {
   }
 }
 
-KEEL_BODY void run_log::not_seeded(std::int64_t update) {
-  std::string const message =
-      "the model was created before the recipe's seed was set, so its initial parameters differ in each process, unless the "
-      "program loads or sets them. Call keel::seed<recipe>() before creating the model";
-  console_.notice("warning: " + message);
-  if (directory_) directory_->event("not_seeded", update, {{"message", message}});
-}
-
 KEEL_BODY void run_log::partial_update(std::int64_t update, std::int64_t micro_batches) {
-  std::string const message =
-      "the last, partial update has " + std::to_string(micro_batches) +
-      (micro_batches == 1 ? " micro-batch" : " micro-batches") +
-      " and is not applied. Call flush() before finish() to apply it; a resume repeats its micro-batches";
-  console_.notice("warning: " + message);
-  if (directory_) directory_->event("partial_update", update, {{"micro_batches", micro_batches}, {"message", message}});
-}
-
-KEEL_BODY void run_log::no_fused_attention(std::int64_t update) {
-  console_.notice(
-      "this LibTorch has no fused attention kernel; keel::attention uses the math implementation, which needs more memory");
-  if (directory_) directory_->event("no_fused_attention", update);
+  emit("partial_update", update, {{"micro_batches", micro_batches}},
+       "the last, partial update has " + std::to_string(micro_batches) +
+           (micro_batches == 1 ? " micro-batch" : " micro-batches") +
+           " and is not applied. Call flush() before finish() to apply it; a resume repeats its micro-batches");
 }
 
 KEEL_BODY void run_log::update(event::update_end const& event, figures const& known, bool warns) {
@@ -113,7 +115,6 @@ KEEL_BODY void run_log::update(event::update_end const& event, figures const& kn
   if (known.operations_per_token > 0.0 && known.peak > 0.0 && m.milliseconds > 0.0)
     m.measured[metrics::mfu{}] =
         known.operations_per_token * static_cast<double>(m.tokens) * 1e3 / (m.milliseconds * known.peak);
-  bool const skipped = !m.skipped_because.empty();
   auto const own = std::exchange(own_, {});
   if (auto const line = record_.interval.add(m, own, every_)) write(*line);
   auto const slowed = slowdowns_.add(m.times, m.tokens);
@@ -125,189 +126,96 @@ KEEL_BODY void run_log::update(event::update_end const& event, figures const& kn
     for (reduced_value const& value : own) m.own.emplace_back(value.name(), value.value());
     for (raised_alarm const& one : record_.alarms.update(m)) raise(one);
   }
-  if (skipped && directory_) {
-    nlohmann::ordered_json message{{"why", m.skipped_because}, {"attempt", m.attempt}};
+  if (!m.skipped_because.empty()) {
+    nlohmann::ordered_json details{{"why", m.skipped_because}, {"attempt", m.attempt}};
     if (auto const* const why = event.result.get_if<result::skipped>()) {
-      if (!why->where.empty()) message["where"] = why->where;
-      if (!why->origin.empty()) message["origin"] = why->origin;
+      if (!why->where.empty()) details["where"] = why->where;
+      if (!why->origin.empty()) details["origin"] = why->origin;
     }
-    directory_->event("skipped", m.update, message);
-  }
-  if (skipped && warns) {
-    console_.notice("warning: update " + std::to_string(m.update + 1) + " was skipped: " + m.skipped_because);
+    emit("skipped", m.update, details,
+         warns ? "update " + std::to_string(m.update + 1) + " was skipped: " + m.skipped_because : "");
   }
   console_.show(m);
   report_sink_failures(m.update);
 }
 
 KEEL_BODY void run_log::part_skipped(std::int64_t update, std::string const& part, result::skipped const& why) {
-  std::string const message = to_string(why.why) + (why.where.empty() ? "" : " in " + why.where);
-  console_.notice("warning: " + part + " skipped an update: " + message);
-  if (!directory_) return;
-  nlohmann::ordered_json details{{"part", part}, {"why", message}};
+  nlohmann::ordered_json details{{"part", part}, {"why", to_string(why.why) + (why.where.empty() ? "" : " in " + why.where)}};
   if (!why.origin.empty()) details["origin"] = why.origin;
-  directory_->event("part_skipped", update, details);
+  emit("part_skipped", update, details);
 }
 
 KEEL_BODY void run_log::log_weaker_promises(std::int64_t update) {
   for (std::string const& message : directory_->take_warnings()) {
-    if (!warnings_.insert(message).second) continue;
-    console_.notice("warning: " + message);
-    directory_->event("weaker_promise", update, {{"message", message}});
+    if (warnings_.insert(message).second) emit("weaker_promise", update, {{"message", message}});
   }
-}
-
-KEEL_BODY void run_log::lock_retaken(std::int64_t update) {
-  console_.notice("warning: the file `lock` of the run directory was removed; this run has created it again");
-  directory_->event("lock_retaken", update);
-}
-
-KEEL_BODY void run_log::best_lost(std::int64_t update) {
-  console_.notice("the best checkpoint (update " + std::to_string(update) + ") no longer exists and is no longer tracked");
-  directory_->event("best_lost", update);
 }
 
 KEEL_BODY void run_log::saved(save_report const& report) {
   auto const milliseconds = [](double seconds) { return std::round(seconds * 1e4) / 10.0; };
   if (report.dropped) {
-    directory_->event("checkpoint_dropped", report.update);
-    console_.notice("no checkpoint at update " + std::to_string(report.update) + ": the previous one is still being written");
+    emit("checkpoint_dropped", report.update);
   } else if (!report.failure.empty()) {
-    directory_->event("checkpoint_failed", report.update, {{"message", report.failure}});
-    console_.notice("no checkpoint at update " + std::to_string(report.update) + ": " + report.failure);
+    emit("checkpoint_failed", report.update, {{"message", report.failure}});
   } else {
     // Flush, so that sinks rarely have a gap after a run is killed and resumed from this checkpoint.
     sinks_.flush();
-    directory_->event("checkpoint", report.update,
-                      {{"bytes", report.saved.bytes},
-                       {"stall_ms", milliseconds(report.stall)},
-                       {"written_ms", milliseconds(report.written)}});
+    emit("checkpoint", report.update,
+         {{"bytes", report.saved.bytes},
+          {"stall_ms", milliseconds(report.stall)},
+          {"written_ms", milliseconds(report.written)}});
   }
   directory_->warn(report.saved.sync_failure);
   log_weaker_promises(report.update);
-  if (report.saved.removal_failure.empty()) return;
-  directory_->event("checkpoint_not_removed", report.update, {{"message", report.saved.removal_failure}});
-  console_.notice("could not delete an old checkpoint: " + report.saved.removal_failure);
-}
-
-KEEL_BODY void run_log::cannot_look(std::int64_t update, std::string const& message) {
-  console_.notice("cannot check for the file `save`: " + message);
-  if (directory_) directory_->event("cannot_look", update, {{"message", message}});
-}
-
-KEEL_BODY void run_log::grace_too_short(std::int64_t update, double grace, double needed) {
-  std::string const message = detail::formatted(
-      "the grace period after a signal is %.0f s, but an update and its checkpoint take %.1f s", grace, needed);
-  console_.notice("warning: " + message + "; save asynchronously, use a faster disk, or request a longer grace period");
-  if (directory_) directory_->event("grace_too_short", update, {{"message", message}});
+  if (!report.saved.removal_failure.empty())
+    emit("checkpoint_not_removed", report.update, {{"message", report.saved.removal_failure}});
 }
 
 KEEL_BODY void run_log::rolled_back(event::rolled_back const& event, char const* change, std::int64_t kept) {
-  console_.notice("rolled back from update " + std::to_string(event.from) + " to " + std::to_string(event.to) + " (" + change +
-                  "): " + event.why);
-  nlohmann::ordered_json details = {{"to", event.to}, {"count", event.count}, {"change", change}, {"why", event.why}};
-  directory_->event("rolled_back", event.from, details);
-  nlohmann::ordered_json mark;
-  restart_sinks_after(event.to);
-  mark["rolled_back"] = event.count;
-  mark["update"] = event.to;
-  mark["abandoned"] = event.from - event.to;
-  mark["kept_attempt"] = kept;
-  mark["attempt"] = record_.attempts;
-  directory_->metrics().add(mark);
-  ++record_.lines;
+  emit("rolled_back", event.from, {{"to", event.to}, {"count", event.count}, {"change", change}, {"why", event.why}});
+  abandon({{"rolled_back", event.count}}, event.from, event.to, kept);
 }
 
 KEEL_BODY void run_log::restarted(std::int64_t from, std::int64_t to, double rate, std::int64_t kept) {
-  console_.notice(detail::formatted("restarted at update %lld (was at %lld) with learning rate %.4g",
-                                    static_cast<long long>(to), static_cast<long long>(from), rate));
+  emit("restarted", to, {{"from", from}, {"learning_rate", rate}},
+       detail::formatted("restarted at update %lld (was at %lld) with learning rate %.4g", static_cast<long long>(to),
+                         static_cast<long long>(from), rate));
+  abandon({{"restarted", to}}, from, to, kept);
+}
+
+KEEL_BODY void run_log::abandon(nlohmann::ordered_json mark, std::int64_t from, std::int64_t to, std::int64_t kept) {
   restart_sinks_after(to);
-  directory_->event("restarted", to, {{"from", from}, {"learning_rate", rate}});
-  nlohmann::ordered_json mark;
-  mark["restarted"] = to;
-  mark["update"] = to;
-  mark["abandoned"] = from - to;
-  mark["kept_attempt"] = kept;
-  mark["attempt"] = record_.attempts;
-  directory_->metrics().add(mark);
-  ++record_.lines;
-}
-
-KEEL_BODY void run_log::migrated(std::string const& name, std::string const& source) {
-  console_.notice("migrated " + source + ": " + name);
-  directory_->event("migrated", 0, {{"migration", name}, {"checkpoint", source}});
-}
-
-KEEL_BODY void run_log::log_world_size(std::int64_t update, world_of_ranks const& world) {
-  console_.notice("training on " + std::to_string(world.size()) + " ranks");
-  if (!directory_) return;
-  directory_->event("ranks", update, {{"rank", world.rank()}, {"ranks", world.size()}});
-  detail::remove_rank_record(world, directory_->root());
-}
-
-KEEL_BODY void run_log::record_last_collectives(world_of_ranks const& world, std::string const& why) {
-  if (directory_) detail::write_rank_record(world, directory_->root(), why);
+  mark.update({{"update", to}, {"abandoned", from - to}, {"kept_attempt", kept}, {"attempt", record_.attempts}});
+  add_line(mark);
 }
 
 KEEL_BODY void run_log::other_ranks(std::string const& source, std::int64_t before, std::int64_t now) {
-  std::string const message = source + " was saved with " + std::to_string(before) + (before == 1 ? " rank" : " ranks") +
-                              " and is resumed with " + std::to_string(now) +
-                              "; the data position is kept if the global batch size is unchanged";
-  console_.notice(message);
-  if (directory_) directory_->event("other_ranks", 0, {{"message", message}});
+  emit("other_ranks", 0, nlohmann::ordered_json::object(),
+       source + " was saved with " + std::to_string(before) + (before == 1 ? " rank" : " ranks") + " and is resumed with " +
+           std::to_string(now) + "; the data position is kept if the global batch size is unchanged");
 }
 
 KEEL_BODY void run_log::record_rank_timing(std::int64_t update, rank_timing const& times) {
   log(metric<reduce::mean>("ranks/slowest_ms").reduced(world_of_one{}, times.slowest_ms));
   log(metric<reduce::mean>("ranks/others_ms").reduced(world_of_one{}, times.others_ms));
   if (!stragglers_.take(times)) return;
-  std::string const message = detail::formatted(
-      "straggler: rank %d took %.1f ms for its last update, and the median of the others is %.1f ms; they have waited for "
-      "this rank in %lld updates",
-      times.slowest, times.slowest_ms, times.others_ms, static_cast<long long>(detail::straggler_watch::updates));
-  console_.notice("warning: " + message);
-  if (directory_)
-    directory_->event(
-        "straggler", update,
-        {{"rank", times.slowest}, {"ms", times.slowest_ms}, {"others_ms", times.others_ms}, {"message", message}});
-}
-
-KEEL_BODY void run_log::data_ended(std::int64_t update, int rank) {
-  std::string const message =
-      "rank " + std::to_string(rank) +
-      " ran out of data; the epoch ends on all ranks, and micro-batches of the incomplete update are discarded";
-  console_.notice("warning: " + message);
-  if (directory_) directory_->event("data_ended", update, {{"rank", rank}, {"message", message}});
+  emit("straggler", update, {{"rank", times.slowest}, {"ms", times.slowest_ms}, {"others_ms", times.others_ms}},
+       detail::formatted(
+           "straggler: rank %d took %.1f ms for its last update, and the median of the others is %.1f ms; they have waited for "
+           "this rank in %lld updates",
+           times.slowest, times.slowest_ms, times.others_ms, static_cast<long long>(detail::straggler_watch::updates)));
 }
 
 KEEL_BODY void run_log::begins_with(std::filesystem::path const& checkpoint, std::int64_t update, std::string const& message,
                                     nlohmann::ordered_json const& state) {
-  console_.notice("starting at update " + std::to_string(update) + " with " + checkpoint.string() + message);
   sinks_.restarted_after(-1);
-  directory_->event("resumed_from", update, {{"checkpoint", checkpoint.string()}, {"state", state}});
+  emit("resumed_from", update, {{"checkpoint", checkpoint.string()}, {"state", state}},
+       "starting at update " + std::to_string(update) + " with " + checkpoint.string() + message);
 }
 
 KEEL_BODY void run_log::resumed(std::int64_t update, nlohmann::ordered_json const& state) {
   restart_sinks_after(update);
-  directory_->event("resumed", update, {{"state", state}});
-}
-
-KEEL_BODY void run_log::begins(std::int64_t update, nlohmann::ordered_json const& description) {
-  if (directory_) directory_->event("begins", update, description.is_object() ? description : nlohmann::ordered_json::object());
-}
-
-KEEL_BODY void run_log::labels(std::int64_t update, label_guess const& guess) {
-  if (!directory_) return;
-  directory_->event("labels", update,
-                    {{"are", guess.are_classes ? "classes" : "numbers"},
-                     {"guess", guess.loss},
-                     {"labels", guess.labels},
-                     {"in_a_batch", guess.in_a_batch}});
-}
-
-KEEL_BODY void run_log::stopped_early(std::int64_t update, std::string const& message) {
-  console_.notice("stopped early at update " + std::to_string(update) + ": " + message);
-  if (directory_) directory_->event("stopped_early", update, {{"message", message}});
+  emit("resumed", update, {{"state", state}});
 }
 
 KEEL_BODY void run_log::ended(outcome const& result, std::int64_t update, std::string const& message,
@@ -315,10 +223,10 @@ KEEL_BODY void run_log::ended(outcome const& result, std::int64_t update, std::s
   write_rest();
   for (auto const& [alarm, metric] : record_.alarms.never_seen())
     console_.notice("warning: the alarm " + alarm + " watches " + metric + ", which this run never measured");
+  nlohmann::ordered_json details = {{"words", message}};
+  if (result.is<result::finished>()) details["why"] = why_finished;
+  emit(ending_event(result), update, details);
   if (directory_) {
-    nlohmann::ordered_json details = {{"words", message}};
-    if (result.is<result::finished>()) details["why"] = why_finished;
-    directory_->event(ending_event_name(result), update, details);
     directory_->metrics().flush();
     directory_->metrics().sync();
   }
@@ -329,12 +237,11 @@ KEEL_BODY void run_log::ended(outcome const& result, std::int64_t update, std::s
 }
 
 KEEL_BODY void run_log::failed(std::int64_t update, std::string const& message, nlohmann::ordered_json const& memory) {
-  console_.notice("the run ends at update " + std::to_string(update) + ": " + message);
+  nlohmann::ordered_json details = {{"message", message}};
+  if (!memory.is_null()) details["memory"] = memory;
   try {
+    emit("failed", update, details);
     write_rest();
-    nlohmann::ordered_json details = {{"message", message}};
-    if (!memory.is_null()) details["memory"] = memory;
-    if (directory_) directory_->event("failed", update, details);
   } catch (file_error const&) {
     // A full disk is often the cause of the first exception, which describes the problem better.
   }
@@ -361,39 +268,26 @@ KEEL_BODY void run_log::evaluated(std::int64_t update, std::string const& evalua
     if (shown == "loss") details["loss"] = detail::number_to_json(value);
     message += (&name == &result.values.front().first ? ": " : ", ") + shown + detail::formatted(" %.4f", value);
   }
-  if (directory_) directory_->event("evaluated", update, details);
+  emit("evaluated", update, details, message);
   // Evaluations by the program get no line: one may come before the run, or at a point that a resumed run does not reach again.
-  if (directory_ && milliseconds) {
-    nlohmann::ordered_json line;
-    line["evaluated"] = evaluation;
-    line["update"] = update;
-    line["attempt"] = record_.attempts;
-    line["values"] = details["values"];
-    line["ms"] = *milliseconds;
-    directory_->metrics().add(line);
-    ++record_.lines;
-    warn_about_pending_lines();
-  }
-  console_.notice(message);
+  if (directory_ && milliseconds)
+    add_line({{"evaluated", evaluation},
+              {"update", update},
+              {"attempt", record_.attempts},
+              {"values", details["values"]},
+              {"ms", *milliseconds}});
   sinks_.evaluated(update, evaluation, result);
   if (!milliseconds) return;
   for (raised_alarm const& one : record_.alarms.evaluated(update, evaluation, result.values)) raise(one);
 }
 
-KEEL_BODY void run_log::damaged(std::int64_t update, std::string const& message) {
-  console_.notice("skipped a damaged checkpoint: " + message);
-  directory_->event("damaged", update, {{"message", message}});
-}
-
 inline std::string of_part(std::string const& part) { return part.empty() ? "" : " of part " + part; }
 
 KEEL_BODY void run_log::rung_released(event::rung_released const& event, std::string const& part) {
-  console_.notice("memory is sufficient again in update " + std::to_string(event.update + 1) + of_part(part) + ": released " +
-                  event.rung);
-  if (!directory_) return;
   nlohmann::ordered_json details = {{"rung", event.rung}, {"pieces", event.pieces}};
   if (!part.empty()) details["part"] = part;
-  directory_->event("rung_released", event.update, details);
+  emit("rung_released", event.update, details,
+       "memory is sufficient again in update " + std::to_string(event.update + 1) + of_part(part) + ": released " + event.rung);
 }
 
 KEEL_BODY void run_log::memory(std::int64_t update, memory::usage const& of) {
@@ -402,24 +296,21 @@ KEEL_BODY void run_log::memory(std::int64_t update, memory::usage const& of) {
   bool const grows = found == memory::growth::staircase || found == memory::growth::slope;
   if (!grows || warned_) return;
   warned_ = true;
-  std::string const message = to_string(found);
-  console_.notice("memory grows at update " + std::to_string(update) + " as " + message);
-  if (directory_) directory_->event("memory_grows", update, {{"how", message}});
+  emit("memory_grows", update, {{"how", to_string(found)}});
 }
 
 KEEL_BODY void run_log::out_of_memory(event::out_of_memory const& event, std::string const& part) {
-  if (event.rung != keel::to_string(oom::rung_kind::give_up)) ++record_.rungs;
-  std::string const update = "update " + std::to_string(event.update + 1) + of_part(part);
   bool const gives_up = event.rung == keel::to_string(oom::rung_kind::give_up);
   bool const cuts = event.rung == keel::to_string(oom::rung_kind::halve_micro_batch);
-  console_.notice((event.slow ? "before " + update + ", " + event.message : "out of memory in " + update) + ": " +
-                  (gives_up ? "the ladder has no rung left" : "took " + event.rung) +
-                  (cuts ? ", each micro-batch now runs in " + std::to_string(event.pieces) + " pieces" : ""));
-  if (!directory_) return;
+  if (!gives_up) ++record_.rungs;
+  std::string const update = "update " + std::to_string(event.update + 1) + of_part(part);
   nlohmann::ordered_json details = {{"rung", event.rung}, {"pieces", event.pieces}, {"message", event.message}};
   if (event.where) details["memory"] = describe_shortage(*event.where);
   if (!part.empty()) details["part"] = part;
-  directory_->event("rung", event.update, details);
+  emit("rung", event.update, details,
+       (event.slow ? "before " + update + ", " + event.message : "out of memory in " + update) + ": " +
+           (gives_up ? "the ladder has no rung left" : "took " + event.rung) +
+           (cuts ? ", each micro-batch now runs in " + std::to_string(event.pieces) + " pieces" : ""));
 }
 
 KEEL_BODY void run_log::batch(bool begins_update, std::optional<double> const& padding,
@@ -435,36 +326,31 @@ KEEL_BODY void run_log::batch(bool begins_update, std::optional<double> const& p
 }
 
 KEEL_BODY void run_log::found(std::int64_t update, batch_finding const& finding) {
-  console_.notice("warning: " + finding.words);
-  if (!directory_) return;
-  directory_->event(
-      "batch_finding", update,
-      {{"what", to_string(finding.what)}, {"micro_batch", finding.batch}, {"row", finding.row}, {"message", finding.words}});
+  emit("batch_finding", update,
+       {{"what", to_string(finding.what)}, {"micro_batch", finding.batch}, {"row", finding.row}, {"message", finding.words}});
 }
 
 KEEL_BODY void run_log::incident(std::int64_t update, nlohmann::ordered_json const& description, std::string const& path,
                                  std::uint64_t bytes) {
-  std::string const message = description["words"].get<std::string>();
-  console_.notice(description["why"].get<std::string>() + " at update " + std::to_string(update + 1) + ": " + message +
-                  (path.empty()                   ? ""
-                   : description.contains("part") ? "; the state of the run before this update is in " + path
-                                                  : "; run.replay(\"" + path + "\", loss_of) reproduces it"));
-  if (!directory_) return;
   nlohmann::ordered_json details;
   for (char const* const key : {"attempt", "part", "why", "where", "origin", "words"}) {
     if (description.contains(key)) details[key] = description[key];
   }
   if (!path.empty()) details["path"] = path;
   if (!path.empty()) details["bytes"] = bytes;
-  directory_->event("incident", update, details);
+  emit("incident", update, details,
+       description["why"].get<std::string>() + " at update " + std::to_string(update + 1) + ": " +
+           description["words"].get<std::string>() +
+           (path.empty()                   ? ""
+            : description.contains("part") ? "; the state of the run before this update is in " + path
+                                           : "; run.replay(\"" + path + "\", loss_of) reproduces it"));
 }
 
 KEEL_BODY void run_log::layers(layer_record const& record) {
   sinks_.layers(record);
   record_.alarms.layers(record);
   if (!directory_) return;
-  nlohmann::ordered_json line;
-  line["update"] = record.update;
+  nlohmann::ordered_json line = {{"update", record.update}};
   auto const add = [&](char const* group, auto const& all, auto metrics) {
     for (auto const& one : all) {
       auto& values = line[group][one.name];
@@ -475,11 +361,6 @@ KEEL_BODY void run_log::layers(layer_record const& record) {
   add("layers", record.layers, layer_metrics{});
   add("activations", record.activations, activation_metrics{});
   directory_->layers().add(line);
-}
-
-KEEL_BODY void run_log::profiled(std::int64_t update, std::filesystem::path const& path, std::string const& why) {
-  console_.notice("profile: " + (path / "summary.md").string());
-  if (directory_) directory_->event("profile", update, {{"path", path.string()}, {"message", why}});
 }
 
 KEEL_BODY void run_log::raise(raised_alarm const& alarm) {
@@ -507,18 +388,14 @@ KEEL_BODY void run_log::raise(raised_alarm const& alarm) {
   if (!alarm.values.empty()) shown += ")";
   if (what.causes[0] != nullptr) shown += std::string(". Likely: ") + what.causes[0].text;
   if (what.fixes[0] != nullptr) shown += std::string(". First try: ") + what.fixes[0];
-  console_.notice(shown);
+  emit("alarm", alarm.update, details, shown);
   sinks_.text(alarm.update, "alarms", shown);
-  if (!directory_) return;
-  directory_->event("alarm", alarm.update, details);
-  if (alarm.does == health::action::incident) write_incident(alarm, details);
+  if (directory_ && alarm.does == health::action::incident) write_incident(alarm, details);
 }
 
 KEEL_BODY void run_log::write_incident(raised_alarm const& alarm, nlohmann::ordered_json details) {
   std::string const name = "incident-" + std::string(alarm.what->name) + "-" + std::to_string(alarm.update) + ".json";
-  details["update"] = alarm.update;
-  details["attempt"] = record_.attempts;
-  details["keel"] = version;
+  details.update({{"update", alarm.update}, {"attempt", record_.attempts}, {"keel", version}});
   auto& windows = details["windows"];
   for (health::condition const& condition : alarm.what->conditions) {
     if (condition.metric == nullptr) continue;
@@ -544,28 +421,30 @@ KEEL_BODY void run_log::numbers_changed(std::int64_t update, config const& befor
   };
   compare("accumulate", before.accumulate.count, now.accumulate.count);
   compare("clip", before.clip.limit, now.clip.limit);
-  if (!message.empty() && directory_)
-    directory_->event("numbers_changed", update, {{"message", (part.empty() ? "" : part + ": ") + message}});
+  if (!message.empty()) emit("numbers_changed", update, {{"message", (part.empty() ? "" : part + ": ") + message}});
 }
 
 KEEL_BODY void run_log::slower(std::int64_t update, slowdown const& found) {
-  std::string const message = describe(found);
-  slowdown_ = message;
-  console_.notice("warning: slower at update " + std::to_string(update) + ": " + message);
-  if (!directory_) return;
-  directory_->event("slowdown", update,
-                    {{"before_ms", found.before},
-                     {"now_ms", found.now},
-                     {"phase", found.phase ? to_string(*found.phase) : "none"},
-                     {"message", message}});
+  slowdown_ = describe(found);
+  emit("slowdown", update,
+       {{"before_ms", found.before},
+        {"now_ms", found.now},
+        {"phase", found.phase ? to_string(*found.phase) : "none"},
+        {"message", slowdown_}});
 }
 
 KEEL_BODY void run_log::write(update_metrics const& line) {
   sinks_.update(line);
-  if (!directory_) return;
-  directory_->metrics().add(to_json(line));
+  if (directory_) add_line(to_json(line));
+}
+
+KEEL_BODY void run_log::add_line(nlohmann::ordered_json const& line) {
+  directory_->metrics().add(line);
   ++record_.lines;
-  warn_about_pending_lines();
+  std::string const& trouble = directory_->metrics().trouble();
+  if (!trouble.empty() && !has_pending_lines_)
+    console_.notice("metrics.jsonl cannot be written; its lines are buffered in memory: " + trouble);
+  has_pending_lines_ = !trouble.empty();
 }
 
 KEEL_BODY void run_log::write_rest() {
@@ -583,17 +462,7 @@ KEEL_BODY void run_log::report_sink_failures(std::int64_t update) {
   if (console_log_) {
     if (std::string message = console_log_->take_trouble(); !message.empty()) troubles.push_back(std::move(message));
   }
-  for (std::string const& message : troubles) {
-    console_.notice("warning: " + message);
-    if (directory_) directory_->event("sink_trouble", update, {{"message", message}});
-  }
-}
-
-KEEL_BODY void run_log::warn_about_pending_lines() {
-  std::string const& trouble = directory_->metrics().trouble();
-  if (!trouble.empty() && !has_pending_lines_)
-    console_.notice("metrics.jsonl cannot be written; its lines are buffered in memory: " + trouble);
-  has_pending_lines_ = !trouble.empty();
+  for (std::string const& message : troubles) emit("sink_trouble", update, {{"message", message}});
 }
 
 }  // namespace keel::inline KEEL_MODE

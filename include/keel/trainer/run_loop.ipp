@@ -7,6 +7,7 @@
 #include <keel/attention/attention.hpp>
 #include <keel/collective/agreed.hpp>
 #include <keel/collective/broadcast_string.hpp>
+#include <keel/collective/write_rank_record.hpp>
 #include <keel/core/error.hpp>
 #include <keel/determinism/seed.hpp>
 #include <keel/trainer/checkpoint_collectives.hpp>
@@ -59,14 +60,15 @@ KEEL_BODY bool run_loop::begin_run() {
     bool const needs_device = is_seeded(recipe().determinism) || !models().all().empty();
     seed_generators(recipe().determinism, needs_device ? models().parameters().device : at::kCPU, world.rank());
     log_.begin(recipe());
-    if (!was_seeded_ && world.rank() == 0) log_.not_seeded(models().updates());
+    if (!was_seeded_ && world.rank() == 0) log_.emit("not_seeded", models().updates());
   }
   progress_.record.alarms.set_warmup(models().warmup_updates());
   log_.write_recipe(recipe());
   if (recipe().attention.kind == attention_kind::fused && attention_kernel(attention_kind::fused) != attention_kind::fused)
-    log_.no_fused_attention(models().updates());
+    log_.emit("no_fused_attention", models().updates());
   if (directory_) log_.log_weaker_promises(models().updates());
-  if (world.size() > 1) log_.log_world_size(models().updates(), world);
+  if (world.size() > 1) log_.emit("ranks", models().updates(), {{"rank", world.rank()}, {"ranks", world.size()}});
+  if (world.size() > 1 && directory_) remove_rank_record(world, directory_->root());
   observer_.begin();
   if (options().operations_per_token > 0.0) observer_.use_operations(options().operations_per_token);
   started_ = options().clock().now();
@@ -165,7 +167,7 @@ KEEL_BODY void run_loop::evaluate_recipe() {
   bool const ends = progress_.evaluations.evaluated(value, models().updates());
   progress_.record.evaluated_epochs = progress_.cursor.epoch;
   act_on_alarms();
-  if (ends) log_.stopped_early(models().updates(), progress_.evaluations.why());
+  if (ends) log_.emit("stopped_early", models().updates(), {{"message", progress_.evaluations.why()}});
 }
 
 KEEL_BODY void run_loop::record_update(event::update_end const& event, bool late, bool warns) {
@@ -251,7 +253,7 @@ KEEL_BODY void run_loop::fail(std::exception const& thrown, bool all_know) {
   if (!device_may_wait) try_to([this] { models().settle(); });
   try_to([&] { while_saving([&] { checkpoints_.save_after(thrown, of_.ranks.is_failure_collective()); }); });
   observer_.end();
-  if (of_.ranks_agree) log_.record_last_collectives(of_.ranks.world(), thrown.what());
+  if (of_.ranks_agree && directory_) write_rank_record(of_.ranks.world(), directory_->root(), thrown.what());
   log_.failed(models().updates(), first_line(thrown), observer_.failure());
   watch_.end();
 }

@@ -55,10 +55,10 @@ KEEL_BODY void run_observer::describe_begin(bool resumed) {
   step_engine& step = models_.all().front()->step();
   optimizer_shards::scope const shards(step.ranks().shards());
   auto description = describe_parameters(step.model(), step.optimizer(), step.parameters());
-  if (resumed && description.is_object())
-    description["state"] = describe_state(step.model(), step.optimizer(), step.parameters());
-  if (description.is_object() && !options_.fingerprints.empty()) description["fingerprints"] = options_.fingerprints;
-  log_.begins(models_.updates(), description);
+  if (description.is_null()) return log_.emit("begins", models_.updates());
+  if (resumed) description["state"] = describe_state(step.model(), step.optimizer(), step.parameters());
+  if (!options_.fingerprints.empty()) description["fingerprints"] = options_.fingerprints;
+  log_.emit("begins", models_.updates(), description);
 }
 
 KEEL_BODY void run_observer::failing(std::exception const& thrown, bool evaluates) {
@@ -81,7 +81,13 @@ KEEL_BODY void run_observer::look_at(c10::function_ref<batch_contents()> content
       if (batches_.is_on()) {
         for (batch_finding const& found : batches_.look_at(contents())) say(found);
       }
-      if (auto const guess = batches_.take_guess()) log_.labels(models_.updates(), *guess);
+      if (auto const guess = batches_.take_guess()) {
+        log_.emit("labels", models_.updates(),
+                  {{"are", guess->are_classes ? "classes" : "numbers"},
+                   {"guess", guess->loss},
+                   {"labels", guess->labels},
+                   {"in_a_batch", guess->in_a_batch}});
+      }
     } catch (data_error const&) {
       throw;
     } catch (std::exception const& thrown) {
@@ -184,7 +190,8 @@ KEEL_BODY void run_observer::say(batch_finding const& found) {
 }
 
 KEEL_BODY void run_observer::report_written_profiles() {
-  while (auto const one = profiles_.take_written()) log_.profiled(one->first_update, one->path, one->why);
+  while (auto const one = profiles_.take_written())
+    log_.emit("profile", one->first_update, {{"path", one->path.string()}, {"message", one->why}});
   if (auto const words = profiles_.take_trouble(); !words.empty()) log_.notice("warning: " + words);
 }
 

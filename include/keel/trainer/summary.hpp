@@ -8,6 +8,7 @@
 #include <keel/metrics/console.hpp>
 #include <keel/oom/ladder_position.hpp>
 #include <keel/trainer/progress.hpp>
+#include <keel/trainer/run_event_table.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,10 +21,11 @@ std::string ending(outcome const& result);
 /// Returns why the run finished. `by_program`: the program runs its own loop, which ended.
 std::string why_finished(bool length_is_reached, early_stop const& evaluations, bool by_program);
 
-/// Returns the outcome's event name in events.jsonl.
-inline char const* ending_event_name(outcome const& result) {
+/// Returns the event of events.jsonl for the outcome.
+inline logged_event_id ending_event(outcome const& result) {
   if (result.is<result::finished>()) return "finished";
-  return result.is<result::stopped>() ? "stopped" : "gave_up";
+  if (result.is<result::stopped>()) return "stopped";
+  return "gave_up";
 }
 
 /// Lists the memory-saving measures in effect; empty if there are none.

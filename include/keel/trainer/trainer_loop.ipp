@@ -108,7 +108,7 @@ KEEL_BODY std::optional<outcome> trainer_loop::run_epoch(training_data& data, si
     if (!ended) require_batches(cursor);
     if (!ended && !is_data_rewound_) step_.ranks().end_of_data(step_.attempted());
   } catch (peer_data_exhausted const& by) {
-    log_.data_ended(step_.updates(), by.rank);
+    log_.emit("data_ended", step_.updates(), {{"rank", by.rank}});
     is_end_logged_ = true;
   }
   if (std::exchange(is_data_rewound_, false)) return std::nullopt;
@@ -245,7 +245,7 @@ KEEL_BODY void trainer_loop::drop_uneven_update() {
   auto const end = find_uneven_end(step_.ranks().world(), step_.open_micro_batches(), std::exchange(is_end_logged_, false));
   if (end) drop_open_update();
   progress_.cursor.epoch = epoch;  // the discarded update may have begun in the previous epoch
-  if (end && !end->is_logged) log_.data_ended(step_.updates(), end->rank);
+  if (end && !end->is_logged) log_.emit("data_ended", step_.updates(), {{"rank", end->rank}});
 }
 
 KEEL_BODY void trainer_loop::drop_open_update() {
