@@ -2,8 +2,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <iterator>
 #include <keel/checkpoint/optimizer_state.hpp>
+#include <keel/trainer/run_event_table.hpp>
 #include <stdexcept>
+#include <string_view>
 
 namespace keel_test {
 
@@ -40,10 +44,24 @@ std::vector<std::string> read_lines(std::filesystem::path const& path) {
   return lines;
 }
 
+/// Throws if the table of events lacks this one, or one of its fields.
+static void require_listed(nlohmann::json const& line) {
+  std::string const name = line.at("event");
+  auto const* const end = std::end(keel::logged_event::all);
+  auto const* const event = std::find_if(std::begin(keel::logged_event::all), end, [&](auto const& one) { return one.name == name; });
+  if (event == end) throw std::runtime_error("run_event_table.hpp has no event " + name);
+  for (auto const& item : line.items()) {
+    bool const is_common = item.key() == "event" || item.key() == "update" || item.key() == "time";
+    bool const is_listed = std::string_view(event->fields).find("`" + item.key() + "`") != std::string_view::npos;
+    if (!is_common && !is_listed) throw std::runtime_error("run_event_table.hpp has no field " + item.key() + " of " + name);
+  }
+}
+
 std::vector<nlohmann::json> events_of(std::filesystem::path const& directory, std::string const& name) {
   std::vector<nlohmann::json> found;
   for (std::string const& line : read_lines(directory / "events.jsonl")) {
     auto event = nlohmann::json::parse(line);
+    require_listed(event);
     if (event.at("event") == name) found.push_back(std::move(event));
   }
   return found;
