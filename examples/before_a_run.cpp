@@ -6,7 +6,7 @@
 #include <torch/nn/modules/linear.h>
 
 struct careful : keel::recipe<
-    keel::clip::zscore<4.0, keel::clip::at_most<5.0>>,     // a limit that follows the run
+    keel::clip::zscore<4.0, keel::clip::at_most<5.0>>,     // a limit computed from recent norms
     keel::nonfinite::skip<10>,
     keel::spike::skip<keel::spike::zscore<6.0>>,           // a loss or norm far above the recent ones is skipped
     keel::schedule::one_cycle<>,
@@ -32,7 +32,7 @@ int main() {
 
   run.fit(batches, loss_of);
   double const last = run.evaluate(batches, loss_of);
-  auto const averaged = run.averaged();                    // in the model for as long as this lives
+  auto const averaged = run.averaged();                    // the model has the averaged weights while this object lives
   double const average = run.evaluate(batches, loss_of);
   std::printf("loss %.4f, with averaged weights %.4f\n", last, average);
   return preflight.passed() && one_batch.learned() && average < 0.5 ? 0 : 1;

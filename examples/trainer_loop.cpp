@@ -28,7 +28,7 @@ int main() {
 
   keel::trainer<steady> run{model, optimizer, {.run_directory = "runs/trainer_loop", .console_every = 10}};
   run.resume();                                     // sets run.cursor() to the checkpoint's position
-  if (run.cursor().epoch >= epochs) return 0;       // an earlier start made all epochs
+  if (run.cursor().epoch >= epochs) return 0;       // an earlier run completed all epochs
 
   keel::signal_listener const signals;              // SIGTERM, SIGINT, SIGHUP, SIGUSR1
   while (run.cursor().epoch < epochs && !run.should_stop(signals)) {

@@ -56,7 +56,7 @@ TEST_CASE("a resume within an epoch rejects batches in memory of another number,
         FAIL("nothing was thrown");
       } catch (keel::checkpoint_error const& thrown) {
         CHECK(thrown.id() == "E03");
-        CHECK(std::string(thrown.what()).find("before 6 batches, now " + std::to_string(other) + " batches") !=
+        CHECK(std::string(thrown.what()).find("it was 6 batches, now " + std::to_string(other) + " batches") !=
               std::string::npos);
       }
     }

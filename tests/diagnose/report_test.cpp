@@ -123,10 +123,10 @@ TEST_CASE("the head of a report has the reason for the end and the best evaluati
   run.event("evaluated", 1, R"(,"name":"validation","values":{"accuracy":0.5,"loss":2.5},"loss":2.5)");
   run.event("evaluated", 2, R"(,"name":"validation","values":{"accuracy":0.7,"loss":"nan"},"loss":"nan")");
   run.event("evaluated", 3, R"(,"name":"validation","values":{"accuracy":0.6,"loss":2.25},"loss":2.25)");
-  run.event("finished", 3, R"(,"words":"finished","why":"it reached its length")");
+  run.event("finished", 3, R"(,"words":"finished","why":"the run reached its length")");
   auto history = run.history();
   CHECK(keel::verdict_of(history) ==
-        "Finished after update 3: it reached its length. Best evaluation: validation loss 2.25 at update 3.");
+        "Finished after update 3: the run reached its length. Best evaluation: validation loss 2.25 at update 3.");
   history.recipe = nlohmann::json::parse(R"({"evaluation":{"every":{"interval":1,"monitor":"accuracy","larger_is_better":true}}})");
   CHECK(keel::verdict_of(history).find("Best evaluation: validation accuracy 0.7 at update 2.") != std::string::npos);
   // Of two with that value the run judges the one that comes first.

@@ -31,12 +31,12 @@ expected() {
   grep -qE '^  run +finished$' "$folder/out" || fail "with $1 % of the memory the run did not finish"
   grep -qF "$2" "$folder/out" || fail "with $1 % of the memory the report does not say '$2'"
   grep -q '"event":"rung"' "$folder/run$1/events.jsonl" || fail "with $1 % of the memory no rung is on record"
-  # Of its budget: "it gets 30.3 MiB" against "30.2 MiB at most".
+  # Of its budget: "it gets 30.3 MiB" against "peak 30.2 MiB".
   local budget peak
   budget=$(sed -nE 's/.*it gets ([0-9.]+) MiB.*/\1/p' "$folder/out")
-  peak=$(sed -nE 's/^  memory +([0-9.]+) MiB at most.*/\1/p' "$folder/out")
+  peak=$(sed -nE 's/^  memory +peak ([0-9.]+) MiB.*/\1/p' "$folder/out")
   awk "BEGIN { exit !($peak > 0 && $peak <= $budget + 2) }" || fail "with $1 % it took $peak MiB of $budget"
-  echo "with $1 %: $(sed -nE 's/^  to save memory +//p' "$folder/out"); $peak of $budget MiB"
+  echo "with $1 %: $(sed -nE 's/^  memory savings +//p' "$folder/out"); $peak of $budget MiB"
 }
 expected 60 'micro-batches in'
 expected 40 'non-reentrant recompute'

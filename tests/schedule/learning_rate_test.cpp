@@ -277,7 +277,7 @@ TEST_CASE("resume_at names the checkpoints that there are, where there is none o
   train<saving>(directory / "run", 0.1, 10);
   auto const found = train<saving>(directory / "run", 0.1, 12, {.resume_at = 7});
   CHECK(found.error.find("[E12]") == 0);
-  CHECK(found.error.find("There are 5, 10.") != std::string::npos);
+  CHECK(found.error.find("Existing checkpoints: 5, 10.") != std::string::npos);
   auto const model = make_small();
   torch::optim::AdamW optimizer(model->parameters(), 0.1);
   CHECK_THROWS_AS((keel::trainer<plain>{model, optimizer, quiet({.resume_at = 7})}), keel::error);

@@ -158,7 +158,7 @@ TEST_CASE("a run with given numbers resumes with the same, and says which number
     FAIL("a run with another clip limit resumed");
   } catch (keel::checkpoint_error const& thrown) {
     CHECK(thrown.id() == "E03");
-    CHECK(std::string(thrown.what()).find("clip was global_norm 0.1 and is global_norm 0.2") != std::string::npos);
+    CHECK(std::string(thrown.what()).find("clip was global_norm 0.1 and is now global_norm 0.2") != std::string::npos);
   }
 }
 

@@ -154,7 +154,7 @@ TEST_CASE("a late part that is not made again, is another, or is gone is an erro
     // What waits is in a save that comes before it is made.
     run.save();
     CHECK(has(words_of([&] { keel::part<skipping_two>(run, "second", *second.model, second.optimizer); }),
-              "part second, was saved with another recipe: accumulate was 1 and is 2"));
+              "part second, was saved with another recipe: accumulate was 1 and is now 2"));
     torch::optim::SGD other(second.model->parameters(), 0.1);
     CHECK(has(words_of([&] { keel::part<skipping>(run, "second", *second.model, other); }), "[E04]"));
     CHECK(has(words_of([&] {

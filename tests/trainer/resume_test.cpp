@@ -179,7 +179,7 @@ TEST_CASE("a checkpoint of another recipe, length, model or optimizer is rejecte
 
   auto const clip = refusal([&] { start(static_cast<other_clip*>(nullptr), model, adamw, {.updates = length}); });
   CHECK(clip.find("[E03]") == 0);
-  CHECK(clip.find("clip was global_norm 1 and is global_norm 2") != std::string::npos);
+  CHECK(clip.find("clip was global_norm 1 and is now global_norm 2") != std::string::npos);
   CHECK(refusal([&] { start(static_cast<recipe*>(nullptr), model, adamw, {.updates = length + 1}); }).find("[E03]") == 0);
   CHECK(refusal([&] { start(static_cast<recipe*>(nullptr), model, sgd, {.updates = length}); }).find("[E04]") == 0);
   CHECK(refusal([&] {
@@ -258,7 +258,7 @@ TEST_CASE("optimizer options changed in the program are named and not overridden
     }
     return std::string("accepted");
   };
-  CHECK(refused(torch::optim::AdamWOptions(3e-4)).find("lr of group 0 was 0.001 and is 0.0003") != std::string::npos);
+  CHECK(refused(torch::optim::AdamWOptions(3e-4)).find("lr of group 0 was 0.001 and is now 0.0003") != std::string::npos);
   CHECK(refused(torch::optim::AdamWOptions(1e-3).weight_decay(0.5)).find("weight_decay of group 0") != std::string::npos);
   CHECK(refused(torch::optim::AdamWOptions(1e-3)) == "accepted");
   CHECK(start(torch::optim::AdamWOptions(3e-4), true) == 3e-4);

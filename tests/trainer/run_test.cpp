@@ -254,7 +254,7 @@ TEST_CASE("parts by the same name, with a shared parameter, or others than the c
     keel::run<saved> run{quiet({.run_directory = directory / "gan"})};
     keel::part<skipping> d{run, "discriminator", of.discriminator, *of.of_discriminator};
     keel::part<of_two> g{run, "generator", of.generator, *of.of_generator};
-    CHECK(has(words_of([&] { run.resume(); }), "part generator, was saved with another recipe: accumulate was 1 and is 2"));
+    CHECK(has(words_of([&] { run.resume(); }), "part generator, was saved with another recipe: accumulate was 1 and is now 2"));
   }
   {
     // With one model of this run a trainer says what it found.
@@ -457,7 +457,7 @@ TEST_CASE("an exception that ends the loop of several models is in their record,
     auto const words = failed.front().at("message").get<std::string>();
     CHECK(words.find(where == thrower::loss   ? "from a loss"
                      : where == thrower::hook ? "from a hook"
-                                              : "an exception of the program") != std::string::npos);
+                                              : "an exception thrown by the program") != std::string::npos);
   }
 }
 

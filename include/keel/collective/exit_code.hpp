@@ -1,4 +1,4 @@
-// Process exit codes from which a launcher, a scheduler or a script decides what to do next:
+// Process exit codes that tell a launcher, a scheduler or a script what to do next:
 //     int main() {
 //       return keel::exit_code_of([] { .. return run.fit(batches, loss_of); });
 //     }

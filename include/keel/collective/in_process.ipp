@@ -93,7 +93,7 @@ class rank_threads {
     return threw;
   }
 
-  /// Performs a collective: waits until all ranks have called it. Throws world_error (E25) if a rank cannot call it any more, (E26) if the
+  /// Performs a collective: waits until all ranks have called it. Throws world_error (E25) if a rank can no longer call it, (E26) if the
   /// calls differ.
   void call(int rank, rank_call local) {
     std::unique_lock lock(mutex_);
@@ -116,8 +116,8 @@ class rank_threads {
     require_sound(rank);
     if (waiting_ > 0 && !local.is_same(open_)) {
       is_mismatch_ = true;
-      fail("rank " + std::to_string(rank) + " calls " + local.words() + " as its collective number " +
-           std::to_string(self.calls) + ", but rank " + std::to_string(first_) + " has called " + open_.words());
+      fail("rank " + std::to_string(rank) + " calls " + local.words() + " as collective number " + std::to_string(self.calls) +
+           ", but rank " + std::to_string(first_) + " has called " + open_.words());
       require_sound(rank);
     }
     if (waiting_ == 0) {
@@ -265,7 +265,7 @@ class rank_threads {
   int first_ = 0;    ///< the first rank in it
   rank_call open_;
   bool is_mismatch_ = false;
-  std::string broken_;  ///< why no collective completes any more; empty: not broken
+  std::string broken_;  ///< why collectives can no longer complete; empty: not broken
 };
 
 class thread_transport final : public transport {

@@ -88,8 +88,8 @@ KEEL_BODY launch launched(std::function<char const*(char const*)> const& value_o
                                    " is not set. Set it, or start the program with its launcher.");
     int const rank = from.number(words.rank, 0);
     if (rank >= size)
-      throw world_error("E24", std::string(words.rank) + " is " + std::to_string(rank) + " and " + words.size + " " +
-                                   std::to_string(size) + ": ranks are numbered from 0. Correct the wrong one.");
+      throw world_error("E24", std::string(words.rank) + " is " + std::to_string(rank) + " and " + words.size + " is " +
+                                   std::to_string(size) + ", but ranks are numbered from 0. Correct whichever is wrong.");
     if (first == nullptr) {
       first = &words;
       found.by = is_torchrun ? "torchrun" : words.by;

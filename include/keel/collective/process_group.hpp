@@ -37,7 +37,7 @@ struct issued_collective {
 /// The most recent collectives of a rank, newest first.
 using issued_collectives = std::array<issued_collective, 16>;
 
-/// Why a collective failed, from this rank's call history, the backend's exception and what the other ranks published in the store.
+/// Why a collective failed, deduced from this rank's call history, the backend's exception and what the other ranks published in the store.
 struct collective_failure {
   bool is_different_collective = false;  ///< another rank called a different collective
   std::string message = {};
@@ -46,7 +46,7 @@ struct collective_failure {
 };
 collective_failure diagnose_failure(int rank, int size, issued_collective const& failed, issued_collectives const& called,
                                     std::exception const& thrown, c10::intrusive_ptr<c10d::Store> const& store);
-/// Returns true if a rank has published a failure; false also if the store does not answer within 0.2 s.
+/// Returns true if a rank has published a failure; false if none has, or if the store does not answer within 0.2 s.
 bool has_any_rank_failed(c10::intrusive_ptr<c10d::Store> const& store,
                          std::shared_ptr<std::atomic<bool>> const& is_query_pending);
 /// Publishes why this rank aborted; the first rank's message is kept. Waits at most one second for the store.
@@ -57,7 +57,7 @@ std::optional<std::vector<std::int64_t>> exchange_heartbeats_in(c10::intrusive_p
                                                                 int size, std::int64_t local,
                                                                 std::shared_ptr<std::atomic<bool>> const& is_query_pending);
 
-/// A transport whose ranks may have met in a store; store() returns null if they did not.
+/// A transport whose ranks may have met through a store; store() returns null if they did not.
 class store_provider {
  public:
   virtual ~store_provider() = default;
@@ -156,7 +156,7 @@ class group_transport final : public transport, public store_provider {
       broken_.message = "rank " + std::to_string(rank_) + " has given up: " + why;
       store_failure_message(store_, rank_, why);
     } catch (std::exception const&) {
-      // The store may have ended with the rank that served it. The other ranks then detect the closed connections.
+      // The store may be gone, together with the rank that served it. The other ranks then detect the closed connections.
     }
     // Closes the connections, so that the peers fail immediately instead of at the timeout.
     release_group();
@@ -242,13 +242,13 @@ class group_transport final : public transport, public store_provider {
         one->wait(std::chrono::milliseconds(250));
         return;
       } catch (std::exception const&) {
-        // Either the collective has failed, or the quarter of a second has passed.
+        // Either the collective has failed, or the 250 ms have passed.
         if (one->isCompleted()) {
           one->wait();
           return;
         }
       }
-      // LibTorch 1.13 applies only the timeout of the group's creation, so a shorter limit is enforced here.
+      // LibTorch 1.13 applies only the timeout set when the group was created, so a shorter limit is enforced here.
       if (is_limited_ && std::chrono::steady_clock::now() >= last) throw std::runtime_error("it timed out");
       if (store_ && has_any_rank_failed(store_, is_failure_query_pending_) && !one->isCompleted())
         throw std::runtime_error("it failed on another rank");

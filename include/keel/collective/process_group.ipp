@@ -84,7 +84,7 @@ KEEL_BODY bool has_any_rank_failed(c10::intrusive_ptr<c10d::Store> const& store,
     });
     return found.value_or(false);
   } catch (std::exception const&) {
-    // The store ended with the rank that served it, which a collective detects itself, or no thread could be started.
+    // Either the store is gone together with the rank that served it, which a collective detects itself, or no thread could be started.
     is_query_pending->store(false);
     return false;
   }
@@ -96,7 +96,7 @@ KEEL_BODY void store_failure_message(c10::intrusive_ptr<c10d::Store> const& stor
   static_cast<void>(call_with_timeout<std::string>(std::chrono::seconds(1), [store, rank, message] {
     store->compareSet(abort_message_key, std::vector<std::uint8_t>(),
                       std::vector<std::uint8_t>(message.begin(), message.end()));
-    put(*store, failed_key(rank), "its end");
+    put(*store, failed_key(rank), "aborted");
     put(*store, any_failed_key, "yes");
     put(*store, read_key(rank), "yes");
     return std::string();
@@ -104,7 +104,7 @@ KEEL_BODY void store_failure_message(c10::intrusive_ptr<c10d::Store> const& stor
 }
 
 inline std::string describe_call(issued_collective const& one) {
-  return std::string(one.what) + ", its collective number " + std::to_string(one.number) +
+  return std::string(one.what) + ", collective number " + std::to_string(one.number) +
          (one.elements > 0 ? ", of " + std::to_string(one.elements) + (one.elements == 1 ? " element" : " elements") : "");
 }
 /// Formats a rank's failure report: the failed collective, then its most recent collectives, one per line.

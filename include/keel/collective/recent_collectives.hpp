@@ -23,7 +23,7 @@ struct recent_collective {
 /// Thread-safe: written by the thread that calls collectives; can be read from any thread.
 class recent_collectives {
  public:
-  /// Sets the number of completed updates with which the next collectives are recorded.
+  /// Sets the number of completed updates that is recorded with each following collective.
   void set_current_update(std::int64_t updates);
   void began(std::int64_t sequence, char const* operation, std::int64_t elements);
   void completed(std::int64_t sequence);

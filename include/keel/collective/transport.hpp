@@ -1,4 +1,4 @@
-// The interface between a world of several ranks and its communication backend.
+// The interface between a multi-rank world and its communication backend.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -84,7 +84,7 @@ class transport {
   virtual void post_abort_message(std::string const& /*why*/) noexcept {}
   /// Publishes this rank's heartbeat and returns those of all ranks, in their order; may be called from another thread. An entry is -1 if
   /// that rank has not published a heartbeat yet, and heartbeat_not_polled if this rank leaves polling it to others. Empty if the transport
-  /// has no heartbeats; nullopt if the store does not answer within a second. Does not throw errors of other ranks.
+  /// has no heartbeats; nullopt if the store does not answer within a second. Does not throw if another rank has failed.
   static constexpr std::int64_t heartbeat_not_polled = -3;
   virtual std::optional<std::vector<std::int64_t>> exchange_heartbeats(std::int64_t /*mine*/) {
     return std::vector<std::int64_t>();

@@ -1,6 +1,6 @@
 // keel::world_of_ranks: a handle to the processes that train together.
 //     keel::world_of_ranks alone;                                   this process; its collectives do nothing
-//     keel::world_of_ranks world = keel::join();                    the processes of the launcher (collective/join.hpp)
+//     keel::world_of_ranks world = keel::join();                    the processes that the launcher started (collective/join.hpp)
 //     keel::world_of_ranks world = keel::over(group, 60s);          a c10d process group that you created
 //     keel::world_of_ranks world = keel::over(hosts, make_group);   a separate group for device tensors (collective/device_group.hpp)
 //     keel::run_in_process(4, [](keel::world_of_ranks world) {..})  ranks as threads, for tests (collective/in_process.hpp)
@@ -59,8 +59,8 @@ class world_of_ranks {
     if (state_ != nullptr) state_->backend->abort(why);
   }
 
-  /// Publishes a message with which collectives of the other ranks throw. May be called from another thread, when the training thread hangs
-  /// and the process is about to exit.
+  /// Publishes a message; the other ranks' collectives then throw an error that contains it. May be called from another thread, when the
+  /// training thread hangs and the process is about to exit.
   void post_abort_message(std::string const& why) const noexcept {
     if (state_ != nullptr) state_->backend->post_abort_message(why);
   }
@@ -92,9 +92,9 @@ class world_of_ranks {
     return state_ == nullptr ? std::chrono::steady_clock::duration() : state_->waited;
   }
 
-  /// The communication backend; null for a process alone.
+  /// The communication backend; null for a single process.
   detail::transport* backend() const { return state_ == nullptr ? nullptr : state_->backend.get(); }
-  /// Records a collective and returns the backend that runs it; null for a process alone. `what` must be a string literal.
+  /// Records a collective and returns the backend that runs it; null for a single process. `what` must be a string literal.
   detail::transport* begin(char const* what, std::int64_t elements) const;
   /// Records that the collective with this number has completed.
   void completed(std::int64_t collective) const {
@@ -102,7 +102,7 @@ class world_of_ranks {
   }
   /// Records that the last collective has completed.
   void completed() const { completed(collectives()); }
-  /// Sets the number of completed updates with which the next collectives are recorded.
+  /// Sets the number of completed updates that is recorded with each following collective.
   void set_current_update(std::int64_t updates) const {
     if (state_ != nullptr) state_->last.set_current_update(updates);
   }

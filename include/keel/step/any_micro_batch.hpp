@@ -36,7 +36,7 @@ class any_micro_batch {
 
   virtual std::int64_t rows() const = 0;
   virtual std::int64_t tokens() const = 0;
-  /// Rows per group that a split keeps together: pieces have multiples of this many rows. 0: the batch cannot be split.
+  /// Number of rows that a split keeps together: each piece has a multiple of this many rows. 0: the batch cannot be split.
   virtual std::int64_t granularity() const = 0;
   virtual weighted_loss loss_of() = 0;
   /// Returns rows [begin, end), truncated to `length` tokens (0: not truncated); null if that is the whole batch. The result refers to this

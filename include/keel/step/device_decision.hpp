@@ -1,6 +1,6 @@
-// Decides an update on the device, without synchronizing the host. The device compares loss and norm with limits that the host computed
-// from earlier updates. The host reads the outcome when the next update is due; until then the device runs that update's forward and
-// backward passes.
+// Decides on the device whether to apply an update, without synchronizing the host. The device compares loss and norm with limits that the
+// host computed from earlier updates. The host reads the outcome when the next update is due; until then the device runs that update's
+// forward and backward passes.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -33,8 +33,8 @@ struct update_limits {
   double squarable = std::numeric_limits<double>::infinity();  ///< max_squarable_norm() if clip exceeds it
 };
 
-/// The largest gradient norm whose square does not overflow: an infinite second moment in Adam would stop that parameter from ever being
-/// updated. Infinity for optimizers of LibTorch or keel without squared gradients, and for float64 parameters.
+/// The largest gradient norm whose square does not overflow: an infinite second moment in Adam would stop its parameter from ever being
+/// updated. Infinity for optimizers of LibTorch or keel that do not square gradients, and for float64 parameters.
 double max_squarable_norm(torch::optim::Optimizer& optimizer, parameter_list const& parameters);
 std::string describe_unsquarable_norm(double norm);
 

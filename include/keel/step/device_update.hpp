@@ -1,5 +1,5 @@
-// An update that is decided on the device: the host launches it and reads the decision one update later. The logic is the same as in
-// host_update. With several ranks each device evaluates the all-reduced values, so all ranks decide the same.
+// An update that the device decides to apply or skip: the host launches it and reads the decision one update later. The logic is the same
+// as in host_update. With several ranks each device evaluates the all-reduced values, so all ranks decide the same.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -109,18 +109,17 @@ KEEL_BODY update_decision device_update::conclude(pending_update update) {
   return decision;
 }
 
-/// The device may wait in an all-reduce for a rank that exited, so limit the wait by the world's timeout.
+/// The device may wait in an all-reduce for a rank that exited, so the world's timeout limits the wait.
 KEEL_BODY void device_update::require_end(device_result const& verdict) const {
   auto const& world = parts_.ranks.world();
   // Ranks within one process have no timeout.
   bool const is_limited = world.size() > 1 && world.timeout() > std::chrono::milliseconds(0);
   if (!is_limited || verdict.wait_for(world.timeout())) return;
-  std::string const message =
-      "rank " + std::to_string(world.rank()) + " of " + std::to_string(world.size()) + ": update " +
-      std::to_string(parts_.updates + 1) + " has not completed on the device within " +
-      std::to_string(world.timeout().count() / 1000) +
-      " s. It waits in an all-reduce for the other ranks: one of them is gone or hanging. Check the last output of the other "
-      "ranks, then restart all ranks.";
+  std::string const message = "rank " + std::to_string(world.rank()) + " of " + std::to_string(world.size()) + ": update " +
+                              std::to_string(parts_.updates + 1) + " has not completed on the device within " +
+                              std::to_string(world.timeout().count() / 1000) +
+                              " s. It is waiting in an all-reduce for the other ranks: one of them is gone or hanging. Check "
+                              "the last output of the other ranks, then restart all ranks.";
   world.abort(message);
   throw world_error("E25", message);
 }

@@ -85,7 +85,7 @@ struct gradient_values {
   double norm = 0.0;
   bool clipped = false;
   std::vector<double> norms{};  ///< for each parameter, the L2 norm of its unscaled gradient
-  /// If `parameters` are shards: makes the measure of whole gradients of that of the shards, which the argument returns.
+  /// If `parameters` are shards: computes the measure of the whole gradients from that of the shards, which its argument returns.
   std::function<gradient_measure(c10::function_ref<gradient_measure()>)> combine{};
 
   std::vector<at::Tensor> defined_gradients() const;
@@ -203,7 +203,7 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
   /// Multiplies the pending factor into the gradients, rounded to their dtype.
   void write() { values_.write(); }
 
-  /// Clips by a policy with state, which it may update. Throws error (E11) for a sparse gradient if the policy inspects elements.
+  /// Clips with a stateful policy, which may update its state. Throws error (E11) for a sparse gradient if the policy inspects elements.
   template <class Policy>
   gradients<stage::clipped> clip(state_of<Policy>& state,
                                  clip::settings const& settings = detail::closed_settings<Policy>()) && {
@@ -277,8 +277,8 @@ class gradients<stage::scaled, accumulation::complete> : public detail::gradient
   double weight() const { return values_.total_weight; }
   /// Sets the total weight over all ranks, in this unit, after the all-reduce of the gradients.
   void set_total_weight(double total) { values_.total_weight = total; }
-  /// Replaces the parameters with this rank's shards, which have the sums of the gradients over all ranks. `combine` makes the measure of whole
-  /// gradients of that of the shards, which its argument returns; collective. All arguments must outlive the update.
+  /// Replaces the parameters with this rank's shards, which have the sums of the gradients over all ranks. `combine` computes the measure
+  /// of the whole gradients from that of the shards, which its argument returns; collective. All arguments must outlive the update.
   void use_shards(std::span<at::Tensor const> shards,
                   std::function<gradient_measure(c10::function_ref<gradient_measure()>)> combine) {
     values_.parameters = shards;
@@ -308,7 +308,7 @@ class gradients<stage::scaled, accumulation::complete> : public detail::gradient
   using gradients_base::gradients_base;
 };
 
-/// Gradients of an open update, which takes micro-batches.
+/// Gradients of an open update, to which micro-batches can be added.
 template <>
 class gradients<stage::scaled, accumulation::partial> : public detail::gradients_base<stage::scaled, accumulation::partial> {
  public:

@@ -1,4 +1,4 @@
-// An update that the host decides.
+// An update that the host decides to apply or skip.
 #pragma once
 
 #include <keel/step/update_parts.hpp>

@@ -35,7 +35,7 @@ KEEL_BODY void host_update::apply(update_decision& decision) {
   gradients<stage::clipped>& clipped = *decision.clipped;
   decision.was_clipped = clipped.clipped();
   parts_.ranks.update([&] {
-    // A policy that looks at elements saw those of this rank's shards.
+    // A policy that inspects elements saw only this rank's shards.
     if (parts_.ranks.shards_gradients() && needs_materialized_gradients(parts_.present().clip))
       decision.was_clipped = parts_.ranks.world().combine(reduce::max{}, decision.was_clipped);
     parts_.begin_update(decision.facts);

@@ -68,9 +68,9 @@ class manual_backward {
     if (!closed_) runner_.abandon_manual_backward();
   }
 
-  /// Ends the micro-batch after the program's backward passes. `loss`: the scalar loss that was differentiated. It is recorded, and
-  /// decides whether the update is finite. With accumulate<N>, every Nth call applies an update. Throws data_error (E07) if `loss` is not
-  /// a floating-point scalar, error (E12) on a second call, and everything that a call of the step throws.
+  /// Ends the micro-batch after the program's backward passes. `loss`: the scalar loss that was differentiated. It is recorded, and its
+  /// value determines whether the update counts as finite. With accumulate<N>, every Nth call applies an update. Throws data_error (E07) if
+  /// `loss` is not a floating-point scalar, error (E12) on a second call, and anything that calling the step throws.
   step_outcome close(at::Tensor const& loss) { return close(weighted_loss{loss, 1.0}); }
   /// As above for several named losses.
   step_outcome close(losses const& all) { return close(weighted_loss{all.total(), 1.0, all.parts()}); }

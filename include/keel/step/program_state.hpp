@@ -23,7 +23,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Captures of the fields of a state, in the order of `visit`. An empty capture is ignored.
+/// The captured fields of a state, in the order of `visit`. An empty capture is ignored.
 using field_list = std::vector<std::pair<std::string, std::any>>;
 
 /// Finds fields by name, each after the previous match. `visit` may list a name twice, or omit fields that it listed before.
@@ -180,7 +180,7 @@ void restore_field(std::any const& copy, Field& field) {
 
 namespace keel::inline KEEL_MODE {
 
-/// Marks of fields, to detect later which of them changed.
+/// Records the current state of fields, to detect later which of them changed.
 class field_marks {
  public:
   template <class State>

@@ -1,4 +1,4 @@
-// A recipe's configuration with the numbers that it leaves open. Each step has its own.
+// A recipe's configuration, and values for the numbers that it leaves open. Each step has its own.
 #pragma once
 
 #include <keel/config/numbers.hpp>

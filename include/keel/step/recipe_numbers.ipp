@@ -24,7 +24,7 @@ KEEL_BODY void apply_numbers(config& to, numbers const& all) {
     add("the recipe fixes " + unwanted + ". Put keel::given in its place in the recipe, or remove the number.");
   }
   if (!wrong.empty())
-    add("invalid value for " + wrong + ": a count must be an integer in range, and no number may be NaN. Change it.");
+    add("invalid value for " + wrong + ": a count must be an integer in range, and no number may be NaN. Correct it.");
   if (!message.empty()) throw recipe_error("E22", message);
 }
 
@@ -40,7 +40,7 @@ KEEL_BODY void change_numbers(config& present, config const& recipe, numbers con
           ". Put keel::given in its place in the recipe, or leave the number as it is.");
     } else if (!number.put(to)) {
       add(std::string("invalid value for .") + name +
-          ": a count must be an integer in range, and no number may be NaN. Change it.");
+          ": a count must be an integer in range, and no number may be NaN. Correct it.");
     }
   };
   change(&numbers::accumulate, "accumulate", recipe.accumulate.count, present.accumulate.count);

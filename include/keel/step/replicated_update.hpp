@@ -29,7 +29,7 @@ class replicated_update final : public update_strategy {
   void apply(update_decision& decision) override;
 
  private:
-  /// The result of the agreement on the update that is being decided.
+  /// The result of the ranks' agreement on the current update.
   struct agreement {
     update_summary all;
     std::optional<gradients<stage::scaled>> whole;  ///< set if this rank's loss is finite, or on the device

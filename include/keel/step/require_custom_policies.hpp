@@ -19,8 +19,8 @@ constexpr bool has_state_outside_clip(slot_list<Slots...>) {
   return ((!std::is_same_v<Slots, slot::clip> && stateful<policy_of<Recipe, Slots>>) || ...);
 }
 
-/// Names of members that a user might expect keel to call. with_names<Policy> inherits from both the policy and this struct. So looking up
-/// a name is ambiguous, and a requires-expression with it false, exactly if the policy declares it too.
+/// Names of members that a user might expect keel to call. with_names<Policy> inherits from both the policy and this struct. Looking up
+/// a name is therefore ambiguous, and a requires-expression that uses it false, exactly when the policy declares it too.
 struct reserved_names {
   int decide, apply, update, is_due, should_stop, should_save, evaluate, factor, clip, action, judge, handle, on_nonfinite,
       should_skip, should_rollback;

@@ -70,14 +70,14 @@ constexpr void require_types_fit() {
   }
 }
 
-/// Compile error if the batch's type, or whether its loss has a weight, breaks a rule that the recipe alone satisfies. keel::accept may
+/// Compile error if the batch's type, or a weighted or unweighted loss, breaks a rule that the recipe alone satisfies. keel::accept may
 /// name a rule that this call does not break, because another call may.
 template <class Recipe, class Batch, bool Weighted>
 constexpr void require_batch_fits() {
   [[maybe_unused]] detail::verdict_of<detail::recipe_with_batch<Recipe, Batch, Weighted>, detail::with_batches_of<Recipe>> said;
 }
 
-/// Throws recipe_error with the first broken rule's id and all broken rules' sentences, one a line.
+/// Throws recipe_error with the first broken rule's id and the sentences of all broken rules, one per line.
 template <class Rules>
 void require_unbroken(config const& value) {
   verdict const result = detail::verdict_on_whole<Rules>(value);

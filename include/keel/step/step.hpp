@@ -18,7 +18,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Applies guarded updates as a recipe configures them. A recipe that breaks rules does not compile: one error for each broken rule. The
+/// Applies guarded updates as a recipe configures them. A recipe that breaks rules does not compile; each broken rule is one error. The
 /// member functions are those of detail::typed_step and detail::step_engine. Collective: with several ranks, each constructs one step, and
 /// all ranks make the same calls in the same order.
 template <class Recipe, class Environment = step_environment>

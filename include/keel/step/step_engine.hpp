@@ -74,9 +74,9 @@ class step_engine : public manual_backward_host {
 
   /// True while an update is pending on a device; updates() and skipped() do not include it.
   bool is_pending() const { return parts_.pending.has_value(); }
-  /// Applied updates, without a pending one.
+  /// Number of applied updates, not counting a pending one.
   std::int64_t updates() const { return parts_.updates; }
-  /// Skipped updates, without a pending one.
+  /// Number of skipped updates, not counting a pending one.
   std::int64_t skipped() const { return parts_.skipped; }
   /// Applied, skipped and pending updates.
   std::int64_t attempted() const { return parts_.attempted(); }
@@ -98,7 +98,7 @@ class step_engine : public manual_backward_host {
   traced_update replay(update_inputs const& kept, update_trace::forward_pass const& forward, replay_settings settings);
   /// True if the optimizer threw during its step: parameters may be partly updated, and only a checkpoint is consistent.
   bool is_half_updated() const { return parts_.half_updated; }
-  /// Where memory ran out in the open update, or in the last one if it was discarded; nullopt if memory is not counted.
+  /// Where memory ran out in the open update, or in the last one if it was discarded; nullopt if memory usage is not tracked.
   std::optional<memory::shortage> shortage() { return open_ ? parts_.pass.memory().interrupted() : dropped_at_; }
   /// Moving average of the parameters; null if the recipe has no keel::ema.
   moving_average* average_or_null();
@@ -130,7 +130,7 @@ class step_engine : public manual_backward_host {
   phase_clock& phases() { return parts_.pass.phases(); }
   /// The guards, which count skipped updates and decide when the run ends or rolls back.
   update_guards& guards() { return parts_.guards; }
-  /// Adds facts about the source of the batches, with the first batch.
+  /// Adds facts about the source of the batches; the rules are checked with the next batch.
   void add_facts(data::settings const& data) { parts_.context.add_facts(data); }
 
   /// Writes the step's own state, without the model and the optimizer.
@@ -177,7 +177,7 @@ class step_engine : public manual_backward_host {
   /// Runs the remaining micro-batches and, if `complete`, finishes the update. If memory runs out before the optimizer step, the whole
   /// update is retried on the next rung.
   step_outcome advance(bool complete, c10::function_ref<void()> run_rest);
-  /// Runs the micro-batches once. Returns the outcome if the update ends before it is decided.
+  /// Runs the micro-batches once. Returns the outcome if the update ends before the decision whether to apply it.
   std::optional<step_outcome> attempt_update(bool complete, c10::function_ref<void()> attempt);
   void open_update();
   /// Takes the next rung, on all ranks together, and calls the hooks.

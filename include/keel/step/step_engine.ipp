@@ -189,7 +189,7 @@ KEEL_BODY void step_engine::begin() {
 
 KEEL_BODY bool step_engine::can_decide_on_device() const {
   if (needs_materialized_gradients(parts_.present().clip)) return false;
-  // The measure of shards is combined on the hosts.
+  // The hosts combine the gradient norms of the shards.
   if (parts_.ranks.shards_gradients()) return false;
   // By the time a deferred result is read, the next forward pass has changed the buffers.
   if (parts_.average && parts_.recipe().ema.buffers) return false;
@@ -207,7 +207,7 @@ KEEL_BODY void step_engine::open_update() {
     parts_.scale_on_device.emplace(parts_.recipe().loss_scale, parts_.scaler, parts_.parameters.tensors.front().device());
   bool const on_device = parts_.decides_on_device && parts_.scale_on_device;
   parts_.pass.layers().begin(parts_.observer->watches_layers());
-  // Gradients in shards are sent during the backward pass, for which the hosts agree on the losses.
+  // Sharded gradients are sent during the backward pass, so the hosts must agree on the losses first.
   parts_.losses_stay_on_device = parts_.decides_on_device || (!parts_.ranks.shards_gradients() &&
                                                               parts_.environment.decides_on_device(parts_.parameters.device));
   parts_.pass.open(on_device ? 1.0 : parts_.scaler.factor(), on_device ? parts_.scale_on_device->factor() : at::Tensor(),
@@ -223,7 +223,7 @@ KEEL_BODY void step_engine::run(any_micro_batch& batch, std::int64_t index) {
 }
 
 KEEL_BODY void step_engine::observe_end(loss_accumulator const& tally, std::int64_t index) {
-  // A hook does not affect how an update is decided; on a device it only costs a wait.
+  // A hook does not affect whether an update is applied; on a device it only costs a wait.
   bool const asks = parts_.losses_stay_on_device && parts_.observer->reads_losses();
   double const loss = asks && tally.is_on_device() ? parts_.read(tally.mean_on_device()) : tally.mean();
   parts_.observer->observe(event::micro_batch_end{parts_.begun(), index, loss, tally.weight});
@@ -289,7 +289,7 @@ KEEL_BODY std::optional<step_outcome> step_engine::attempt_update(bool complete,
     parts_.ranks.begin_call();
     attempt();
   };
-  // Ranks that meet after each micro-batch recover after each.
+  // Ranks that communicate after every micro-batch also recover from an out-of-memory error after every one.
   return replay_.retry_on_out_of_memory(parts_.ranks, complete || parts_.ranks.shards_gradients(), attempt_again, next);
 }
 

@@ -1,4 +1,4 @@
-// The interface of a step to the machine that it runs on. Tests override its functions.
+// A step's interface to the machine that it runs on. Tests override its functions.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,8 +21,8 @@ class step_environment {
 
   /// Reads a scalar; waits if it is on a device.
   virtual double host_value(at::Tensor const& one) const { return keel::host_value(one); }
-  /// True if updates on this device are decided there, and the host reads the result one update later. False on a CPU, where this would
-  /// save no wait.
+  /// True if this device itself decides whether to apply an update, and the host reads the result one update later. False on a CPU, where
+  /// this would save no wait.
   virtual bool decides_on_device(at::DeviceType device) const { return device != at::kCPU; }
   virtual bool computes_in_half(at::DeviceType device) const { return libtorch::computes_in_half(device); }
   virtual bool computes_in_bfloat16(at::DeviceType device) const { return libtorch::computes_in_bfloat16(device); }

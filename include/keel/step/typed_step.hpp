@@ -27,7 +27,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Returns the process-wide instance of a stateless environment. An environment whose members keel would ignore, such as those of an
+/// Returns the process-wide instance of a stateless environment. An environment with members that keel would ignore, such as those of an
 /// older version, does not compile.
 template <class Environment>
 Environment const& environment_instance() {
@@ -72,7 +72,7 @@ class typed_step : public step_engine {
   static constexpr bool keeps_batches = configured.oom.kind == oom::kind::ladder ||
                                         configured.incident.kind != incident::kind::off ||
                                         config_of<recipe>.accumulate.count != 1;
-  /// True if the constructor accepts a world of several ranks.
+  /// True if the constructor accepts a multi-rank world.
   static constexpr bool accepts_world = replicates || std::same_as<recipe, rejected_recipe>;
 
   /// `updates`: the run's length in updates, for schedules that need it; 0: unknown. Model, optimizer and observer must outlive the step.
@@ -98,7 +98,7 @@ class typed_step : public step_engine {
   /// - error (E23) if the model was left in evaluation mode, and error (E11) if parameter groups changed;
   /// - learning_rate_error (E18) if other code changed a scheduled rate, or a rate is invalid;
   /// - interference_error (E19) if the program changed a gradient or a parameter during an open update, or called optimizer.step();
-  /// - nonfinite_error and out_of_memory_error as the recipe configures, one call later if the device decides the update.
+  /// - nonfinite_error and out_of_memory_error as the recipe configures, one call later if the device decides whether to apply the update.
   ///
   /// An exception discards the update: parameters, optimizer state and buffers are unchanged, unless the optimizer itself threw inside
   /// step(); the message then says so.
@@ -147,7 +147,7 @@ class typed_step : public step_engine {
   }
 
   /// Changes .accumulate or .clip from the next update on, if the recipe leaves them open. Checkpoints save the change. A schedule keeps
-  /// the length with which the run began. Throws recipe_error: E22 for any other number, or the rules that the numbers break. Throws error
+  /// the length that the run began with. Throws recipe_error: E22 for any other number, or the rules that the numbers break. Throws error
   /// (E12) during an open update.
   void change(numbers const& some)
     requires(leaves_numbers_open<recipe>)

@@ -94,8 +94,8 @@ struct update_facts {
   double learning_rate;
   std::int64_t tokens;
   std::int64_t rows;
-  bool late = false;                         ///< decided on a device and read one update later
-  std::optional<memory::usage> memory = {};  ///< memory usage, if memory is counted
+  bool late = false;                         ///< the device decided; the host read its decision one update later
+  std::optional<memory::usage> memory = {};  ///< memory usage, if it is tracked
   phase_times times = {};                    ///< times of a deferred update
   named_sums parts = {};                     ///< named losses
   std::string origin = {};                   ///< origin of a non-finite value, if known without tracing the update

@@ -48,8 +48,8 @@ struct update_end {
   double loss_scale;           ///< factor on this update's loss
   std::int64_t tokens;         ///< in the update; rows if the batch has no tokens
   std::int64_t rows;           ///< in the update
-  bool late = false;  ///< decided on a device and read by the host one update later, after the next one's backward pass
-  /// Memory usage of the update; nullopt if memory is not counted (keel/memory/statistics.hpp).
+  bool late = false;  ///< the device decided; the host read its decision one update later, after the next one's backward pass
+  /// Memory usage of the update; nullopt if memory usage is not tracked (keel/memory/statistics.hpp).
   std::optional<keel::memory::usage> memory = {};
   phase_times times = {};  ///< times since the previous update
   /// Each loss of keel::losses with its name: the mean over the update, without its factor, in the order of first use.
@@ -80,7 +80,7 @@ struct out_of_memory {
   std::string message;                               ///< LibTorch's message, one line
   std::int64_t pieces;                               ///< per micro-batch from now on
   bool slow = false;                                 ///< memory did not run out, but allocation was slow
-  std::optional<keel::memory::shortage> where = {};  ///< where memory ran out; nullopt if memory is not counted
+  std::optional<keel::memory::shortage> where = {};  ///< where memory ran out; nullopt if memory usage is not tracked
 };
 /// Enough updates had sufficient memory, so the ladder released the rung that it took last; the next update runs without it.
 struct rung_released {

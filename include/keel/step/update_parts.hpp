@@ -113,7 +113,7 @@ struct update_parts {
   bool half_updated = false;       ///< the optimizer threw inside its step
   // Device-decided updates: `pending` is the one whose result the host has not read; its loss scale is on the device.
   bool decides_on_device = false;
-  bool losses_stay_on_device = false;  ///< also if the host decides; it then reads them together with the norm
+  bool losses_stay_on_device = false;  ///< even if the host decides; it then reads them together with the norm
   std::optional<pending_update> pending;
   std::optional<device_scale> scale_on_device;
 

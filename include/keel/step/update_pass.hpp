@@ -106,7 +106,7 @@ class update_pass {
 
   /// Begins a micro-batch whose backward passes the program runs, until end_manual_backward().
   void begin_manual_backward();
-  /// Ends it. `loss`: the loss that was differentiated; it is recorded and checked for being finite.
+  /// Ends it. `loss`: the loss that was differentiated; it is recorded and checked for non-finite values.
   loss_accumulator end_manual_backward(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens);
   /// Restarts the accumulation for the next loss evaluation of a closure optimizer. Does not restore buffers.
   void restart(double scale);

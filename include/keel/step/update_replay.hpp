@@ -1,5 +1,5 @@
-// Keeps the micro-batches of an update so that it can be retried. After an out-of-memory error the whole update is retried, because part of
-// its gradients is lost. Only an update that has not stepped the optimizer is retried (O03). All ranks retry together, even those that had
+// Keeps the micro-batches of an update so that it can be retried. After an out-of-memory error the whole update is retried, because some of
+// its gradients are lost. Only an update that has not stepped the optimizer is retried (O03). All ranks retry together, even those that had
 // enough memory: they agree at the end of the update, so that no rank waits for one that retries (O01).
 #pragma once
 
@@ -32,7 +32,7 @@ class update_replay {
     next_ = 0;
     out_of_memory_message_.reset();
   }
-  /// Maximum number of pieces of the largest micro-batch of the open update, or of the previous one.
+  /// The largest number of pieces that any micro-batch of the open update, or of the previous one, can be split into.
   std::int64_t max_pieces() const { return max_pieces_; }
   /// Runs the micro-batches that have not run since the update began or was rewound.
   void run_rest(run_micro_batch run) {

@@ -77,7 +77,7 @@ class update_trace {
   /// Removes `other`, which may be destroyed afterwards.
   void remove(torch::nn::Module& other) { std::erase(others_, &other); }
 
-  /// True if the limit of traced incidents is not reached.
+  /// True while fewer incidents have been traced than the limit allows.
   bool is_on() const { return traced_ < settings_.most; }
   /// Begins an update. `one_is_pending`: the previous one is pending on a device, so its inputs are kept.
   void begin(bool one_is_pending);

@@ -276,7 +276,7 @@ KEEL_BODY nonfinite_origin update_trace::run_again(update_inputs const& kept, fo
       weighted_loss loss;
       watch.look_at([&] {
         loss = forward(*one.batch, begin, end, watch.units());
-        // As in the update: the mean over padding alone may be NaN or have no graph.
+        // As in the update: the mean over nothing but padding may be NaN or have no graph.
         if (loss.weight == 0.0) return;
         double const value = host_value(loss.mean);
         sum.add(value, loss.weight);
@@ -316,7 +316,7 @@ KEEL_BODY nonfinite_origin update_trace::run_again(update_inputs const& kept, fo
   whole.place = nonfinite_place::sum;
   if (to.losses.empty()) {
     whole.place = nonfinite_place::unknown;
-    whole.detail = "without_rows leaves out every row";
+    whole.detail = "without_rows omits every row";
     return whole;
   }
   if (!std::isfinite(sum.mean())) return whole;
@@ -372,7 +372,7 @@ KEEL_BODY void update_trace::find_rows(update_inputs::entry const& at, std::int6
       origin.every_row = true;
     } else {
       if (bad.size() > max_rows) bad.resize(max_rows);
-      if (bad.empty()) origin.detail = "each half of the batch alone is finite";
+      if (bad.empty()) origin.detail = "each half of the batch is finite by itself";
       origin.rows = std::move(bad);
     }
   } catch (std::exception const& thrown) {

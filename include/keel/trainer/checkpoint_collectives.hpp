@@ -65,7 +65,7 @@ class checkpoint_collectives {
   /// Gathers a checkpoint from the snapshots that `make` returns. With writers::first rank 0 gets all of it; with writers::all each rank
   /// gets the portion that it writes. Only rank 0 gets the model. Sets the buffers of `model` to those of rank 0. The full tensors of the
   /// sharded optimizers in `trained` are gathered on the rank that writes them. If `make` throws on one rank, all throw: nonfinite_error
-  /// (N13) if it was one, else world_error (E25). Throws world_error (E26) that names a tensor which differs from rank 0's.
+  /// (N13) if it was one, else world_error (E25). Throws world_error (E26), which names a tensor that differs from rank 0's.
   snapshot gather(std::function<snapshot()> const& make, std::vector<trained_optimizer> const& trained,
                   torch::nn::Module const& model, writers who) const;
 
@@ -82,8 +82,8 @@ bool select_rank_state(snapshot& content, int rank);
 /// Number of ranks that a checkpoint was saved by.
 std::int64_t checkpoint_world_size(snapshot const& content);
 
-/// Replaces the means of each rank's own batches by the weighted means over all ranks. Collective. Throws world_error (E26) if the ranks
-/// evaluate different values.
+/// Replaces the means over each rank's own batches with the weighted means over all ranks. Collective. Throws world_error (E26) if the
+/// ranks evaluate different values.
 void average_over_ranks(world_of_ranks const& world, std::string const& evaluation, evaluation_result& result);
 
 /// Describes the end of an epoch at which the ranks have accumulated different numbers of micro-batches.
@@ -96,8 +96,8 @@ std::optional<uneven_end> find_uneven_end(world_of_ranks const& world, std::int6
 
 /// Derives a distinct seed for each rank; that of rank 0 is `seed`.
 std::uint64_t rank_seed(std::uint64_t seed, int rank);
-/// Seeds the generators at the start of a run, by the recipe's determinism. Each rank draws different numbers, even if the program seeds
-/// all ranks alike.
+/// Seeds the generators at the start of a run, as the recipe's determinism policy specifies. Each rank draws different numbers, even if the
+/// program seeds all ranks alike.
 void seed_generators(determinism::settings by, at::DeviceType device, int rank);
 /// Reseeds the generators, which had the same state on all ranks, with a distinct seed for each rank.
 void decorrelate_generators(at::DeviceType device, int rank);

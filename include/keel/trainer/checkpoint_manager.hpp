@@ -65,7 +65,7 @@ class deferred_parts;
 /// Why a snapshot is loaded. `roll_back` keeps a learning rate that an earlier rollback lowered; `put_back` restores the exact state.
 enum class snapshot_use : unsigned char { resume, roll_back, replay, put_back };
 
-/// Manages the checkpoints of a run. Members without a comment are documented at the members of keel::trainer that have the same names.
+/// Manages the checkpoints of a run. Members without a comment are documented at the keel::trainer members of the same name.
 class checkpoint_manager {
  public:
   /// All arguments must outlive this object. `directory`: null if the options name none. Collective: every rank has a manager, and all make
@@ -129,7 +129,7 @@ class checkpoint_manager {
 
   /// Ends the run: saves unsaved progress and returns when everything is durable. Collective. Throws what a save throws.
   void end();
-  /// Call when the exception `thrown` ends the run. Waits for a pending save, and saves unsaved progress if the recipe has checkpoints on
+  /// Call when the exception `thrown` ends the run. Waits for a pending save, and saves unsaved progress if the recipe saves checkpoints on
   /// exceptions. `is_failure_collective`: all ranks end with it; if not, nothing is saved. Throws what a save throws.
   void save_after(std::exception const& thrown, bool is_failure_collective = true);
 
@@ -199,7 +199,7 @@ class checkpoint_manager {
   /// measure the first save under young_daly, at the end of a run, or on an exception.
   enum class save_reason : unsigned char { scheduled, program, requested };
   retention retention_for(save_reason reason) const;
-  /// Saves a checkpoint of several ranks. Collective. `at_once`: returns when the checkpoint is durable, and throws on failure. If all
+  /// Saves a multi-rank checkpoint. Collective. `at_once`: returns when the checkpoint is durable, and throws on failure. If all
   /// ranks can write to rank 0's directory and rank 0 sees their files, each rank writes its portion; otherwise rank 0 writes everything.
   void save_collectively(save_reason reason, std::optional<std::int64_t> age, bool at_once);
   std::string const& run_id();
@@ -225,7 +225,7 @@ class checkpoint_manager {
   /// Calls `take` with the newest valid checkpoint; false if there is none. Collective.
   bool visit_newest(std::function<void(snapshot, std::string const&)> const& take);
 
-  /// Loads the checkpoint that options.resume_at names; or the newest one, if the run already restarted there and the program was only
+  /// Loads the checkpoint that options.resume_at names, or the newest one if the run has already restarted there and the program was merely
   /// started again. Collective. Throws error (E12) if there is none.
   bool load_checkpoint_of(std::int64_t update);
 

@@ -119,7 +119,7 @@ KEEL_BODY void checkpoint_manager::save() {
   if (!saves_) throw error("E12", "this recipe saves no checkpoints. Add keel::checkpoint::every<500_steps> to it.");
   if (!models_.at_boundary()) throw broken_rule<error, rule::S16>();
   if (saves_) {
-    // Inside a hook of a save, or before the record is complete, defer to the next boundary.
+    // Inside a hook that a save calls, or before the record is complete, defer to the next boundary.
     if ((saver_ && saver_->is_reporting()) || is_incomplete_) return request_save();
     if (recipe_.checkpoint.asynchronous) {
       begin_save(save_reason::program);
@@ -560,7 +560,7 @@ KEEL_BODY void checkpoint_manager::apply(snapshot content, std::string const& so
   std::string const run_id = content.run;
   // A checkpoint of an older version has no interval, so do not keep the current one.
   progress_.record.interval = {};
-  // A replay returns to the present state, in which parts may still wait for theirs.
+  // A replay returns to the current state, in which some parts may still be waiting for their saved state.
   bool const is_replay = use == snapshot_use::replay || use == snapshot_use::put_back;
   auto waiting = is_replay ? std::optional(*deferred_parts_) : std::nullopt;
   deferred_parts_->match(content, models_.trained(), source);
@@ -634,7 +634,7 @@ KEEL_BODY bool checkpoint_manager::load_checkpoint_of(std::int64_t update) {
     auto const all = store.updates();
     if (std::find(all.begin(), all.end(), update) == all.end()) {
       std::string there;
-      for (std::int64_t const one : all) there += (there.empty() ? " There are " : ", ") + std::to_string(one);
+      for (std::int64_t const one : all) there += (there.empty() ? " Existing checkpoints: " : ", ") + std::to_string(one);
       throw error("E12", "options.resume_at is " + std::to_string(update) + ", but " + store.path_of(update).string() +
                              " does not exist." + (there.empty() ? " There are no checkpoints" : there) +
                              ". Set it to the update of an existing checkpoint, or remove the option.");
@@ -682,8 +682,8 @@ KEEL_BODY bool checkpoint_manager::load_from(std::filesystem::path const& direct
     ranks_.share(find, sharded_optimizers(), content, source);
     apply(std::move(content), source);
   } catch (nlohmann::json::exception const& thrown) {
-    throw checkpoint_error(
-        "E05", directory.string() + ": its state is not that of a run (" + thrown.what() + "). Use another checkpoint.");
+    throw checkpoint_error("E05", directory.string() + ": it does not contain the state of a run (" + thrown.what() +
+                                      "). Use another checkpoint.");
   }
   restore_loaded_random();
   run_id_.clear();  // another run begins

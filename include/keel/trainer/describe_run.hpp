@@ -13,7 +13,8 @@ class Module;
 
 namespace keel::inline KEEL_MODE {
 
-/// Returns the fields of the event `begins`, with `optimizer_bytes` if a checkpoint can hold that state. Null if memory runs out.
+/// Returns the fields of the event `begins`. Includes `optimizer_bytes` only if a checkpoint can hold the optimizer's state. Null if memory
+/// runs out.
 nlohmann::ordered_json describe_parameters(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                                            parameter_list const& parameters);
 

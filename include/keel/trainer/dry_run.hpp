@@ -69,7 +69,7 @@ struct dry_run_subject {
   std::int64_t length = dry_run_length(step, loop);  ///< length of the run in updates; 0: unknown
 };
 
-/// The state of the random generators of the host and of each device on which a model of the run is.
+/// The random generator state of the host and of each device that holds a model of the run.
 inline std::vector<random_snapshot> random_state_of(trained_models const& models) {
   std::vector<random_snapshot> all;
   std::vector<at::DeviceType> taken;

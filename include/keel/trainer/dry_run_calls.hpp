@@ -61,7 +61,7 @@ class dry_run_calls {
       return detail::dry_run<Step>(of).lr_range_test(batches, loss_of, options);
     }
   }
-  /// Trains on one batch at the parameter groups' learning rates. Throws error (E12) for less than one update.
+  /// Trains on one batch at the parameter groups' learning rates. Throws error (E12) for fewer than one update.
   template <class Batch, class LossOf>
   overfit_result overfit_one_batch(Batch const& batch, LossOf&& loss_of, std::int64_t updates = 200) {
     auto const of = subject();

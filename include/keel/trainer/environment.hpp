@@ -1,4 +1,4 @@
-// The dependencies of a trainer on its machine, except files and clock, which are options. Tests derive from it and override functions.
+// A trainer's interface to its machine, except files and clock, which are options. Tests derive from it and override functions.
 #pragma once
 
 #include <keel/step/step_environment.hpp>

@@ -60,7 +60,7 @@ trainer_options with_epoch_length(trainer_options options, Batches& batches) {
 /// Stores the description of the data order in the cursor. Throws checkpoint_error (E03) if it differs from the stored one.
 inline void adopt_data_order(data_cursor& cursor, std::string const& order, bool accept_another) {
   if (!cursor.order.empty() && cursor.order != order && !accept_another)
-    throw checkpoint_error("E03", "the data order has changed (before " + cursor.order + ", now " + order +
+    throw checkpoint_error("E03", "the data order has changed (it was " + cursor.order + ", now " + order +
                                       "), so the saved position in the data does not apply. Use the original data, another run "
                                       "directory, or options.accept_changed_recipe.");
   cursor.order = order;

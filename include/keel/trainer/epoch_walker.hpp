@@ -109,9 +109,9 @@ class epoch_walker {
     if (consumed > 0 && !begins_there) {
       // A loader fetches the next batch in operator++, so the last increment runs after the current random state is restored.
       if (epoch_->skip(consumed - 1) < consumed - 1 || !epoch_->has_batch()) {
-        throw data_error(
-            "E06", "the data of epoch " + std::to_string(cursor_.epoch) + " ends before batch " + std::to_string(consumed) +
-                       ", at which the checkpoint resumes. Use the data of the saved run, or another run directory.");
+        throw data_error("E06", "the data of epoch " + std::to_string(cursor_.epoch) + " ends before batch " +
+                                    std::to_string(consumed) +
+                                    ", where the checkpoint resumes. Use the data of the saved run, or another run directory.");
       }
       static_cast<void>(epoch_->batch());
     }

@@ -71,7 +71,7 @@ class evaluator {
   /// Sets the program state that evaluations restore; it must outlive this object.
   void restore(program_state& state) { program_ = &state; }
 
-  /// Evaluates on all batches, independently of the recipe's evaluations. Collective for a recipe of several ranks.
+  /// Evaluates on all batches, independently of the recipe's evaluations. Collective for a multi-rank recipe.
   template <class Batches, class LossOf>
   evaluation_result evaluate(Batches& batches, LossOf& loss_of) {
     return evaluate(

@@ -18,7 +18,7 @@ struct close_directory {
 };
 using opened_directory = std::unique_ptr<run_directory, close_directory>;
 
-/// Opens and locks the run directory of the options; returns null if they name none. `saves`: the recipe has checkpoints. Throws error
+/// Opens and locks the run directory of the options; returns null if they name none. `saves`: the recipe saves checkpoints. Throws error
 /// (E12) for invalid options, and file_error (E01, E02).
 opened_directory open_directory(trainer_options const& options, bool saves);
 std::filesystem::path const& root_of(run_directory const& directory);

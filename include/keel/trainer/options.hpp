@@ -42,8 +42,8 @@ struct trainer_options {
   /// Weights to start from if the run directory has no checkpoints: any path that keel::load_weights accepts. All other state starts at its
   /// initial values.
   std::filesystem::path weights_from = {};
-  /// Names of settings that may differ from the checkpoint; this program's values are then used. "lr" and other options of the optimizer,
-  /// slots of the recipe, such as "clip", or names in `fingerprints`.
+  /// Names of settings that may differ from the checkpoint; this program's values are then used. A name is "lr" or another optimizer
+  /// option, a slot of the recipe, such as "clip", or a name in `fingerprints`.
   std::vector<std::string> accept = {};
   /// Accept a checkpoint that was written with another recipe, run length or optimizer options. This program's learning rates and options
   /// are then used.
@@ -51,7 +51,7 @@ struct trainer_options {
   /// Fingerprints of the run's inputs, by name, such as {{"vocabulary", keel::fingerprint_of(words)}}. Stored in the record and in
   /// checkpoints. A checkpoint with another fingerprint is rejected (E03) unless `accept` contains the name.
   std::map<std::string, std::string> fingerprints = {};
-  /// Stop at the next update boundary on SIGTERM, SIGINT, SIGHUP or SIGUSR1; SIGUSR2 requests a checkpoint, also before fit.
+  /// Stop at the next update boundary on SIGTERM, SIGINT, SIGHUP or SIGUSR1; SIGUSR2 requests a checkpoint, even before fit is called.
   bool stop_on_signals = true;
   /// Record the memory peak of each phase of an update. On the CPU this needs a keel::memory::budget in the process; on a GPU it resets the
   /// peak of LibTorch's allocator.
@@ -116,7 +116,7 @@ trainer_options adapt_options_to_rank(trainer_options options, int rank);
 
 namespace keel::inline KEEL_MODE {
 
-/// Throws error (E12) for invalid or contradictory options. `saves`: the recipe has checkpoints.
+/// Throws error (E12) for invalid or contradictory options. `saves`: the recipe saves checkpoints.
 void require_sound(trainer_options const& options, bool saves);
 
 /// Throws error (S19) if a resumed run has more updates than `length`, so that nothing would be trained.

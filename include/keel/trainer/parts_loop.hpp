@@ -25,7 +25,7 @@ class parts_loop final : public run_loop, private phase_listener {
   parts_loop(config const& recipe, trained_models& parts, iteration_sync& ranks, phase_clock& phases, trainer_options& options,
              run_alarms const& alarms, environment const& machine);
 
-  /// One loop of the program; exists for its duration.
+  /// One loop of the program; lives exactly as long as the loop runs.
   class walk {
    public:
     explicit walk(parts_loop& of) : of_(of), signals_(of.options().stop_on_signals) {}
@@ -51,7 +51,7 @@ class parts_loop final : public run_loop, private phase_listener {
     parts_loop& of_;
     signal_listener signals_;
     training_data* data_ = nullptr;  ///< null: without batches
-    std::int64_t count_ = 0;         ///< epochs or iterations at which it ends
+    std::int64_t count_ = 0;         ///< number of epochs or iterations after which it ends
     bool opened_ = false;
     bool over_ = false;
     int unwinding_ = std::uncaught_exceptions();  ///< exceptions in flight at construction

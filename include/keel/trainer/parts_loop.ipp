@@ -114,7 +114,7 @@ KEEL_BODY void parts_loop::walk::find_batch() {
 
 KEEL_BODY void parts_loop::walk::find_iteration() {
   over_ = over_ || of_.progress_.cursor.consumed >= count_;
-  // Also at the end of the loop, so that requests of the last iteration are not lost.
+  // Even at the end of the loop, so that requests of the last iteration are not lost.
   of_.find_rank_without_batch(true, signals_);
   if (over_) {
     if (of_.ranks_.is_shared() && !of_.was_stopped_) of_.should_continue(0);

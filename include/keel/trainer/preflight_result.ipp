@@ -45,7 +45,7 @@ KEEL_BODY std::string preflight_result::table() const {
   }
   for (std::string const& one : advice) text += "advice: " + one + "\n";
   text +=
-      failed == 0 ? std::string("nothing failed") : std::to_string(failed) + (failed == 1 ? " check" : " checks") + " failed";
+      failed == 0 ? std::string("no check failed") : std::to_string(failed) + (failed == 1 ? " check" : " checks") + " failed";
   return text + detail::formatted(", in %.1f seconds\n", seconds);
 }
 

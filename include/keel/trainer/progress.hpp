@@ -70,8 +70,8 @@ struct run_record {
   std::int64_t lines = 0;     ///< lines of metrics.jsonl, including marks of abandoned lines
   std::int64_t tokens = 0;
   std::int64_t rungs = 0;             ///< rungs taken
-  std::int64_t evaluated_epochs = 0;  ///< epochs at the last evaluation by epochs
-  std::int64_t saved_units = 0;       ///< epochs or tokens at the last save that was due by epochs or tokens
+  std::int64_t evaluated_epochs = 0;  ///< epoch count at the last epoch-based evaluation
+  std::int64_t saved_units = 0;       ///< epoch or token count at the last save that this count made due
   double first_loss = 0.0;
   double last_loss = 0.0;
   window_statistics loss;

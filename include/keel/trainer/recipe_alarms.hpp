@@ -12,7 +12,7 @@
 namespace keel::detail::inline KEEL_MODE {
 
 /// Returns the alarms of a recipe. Compile error U42 if the health policy contains anything but alarms, and U45 if an alarm saves a
-/// checkpoint but the recipe has no checkpoints.
+/// checkpoint but the recipe has no checkpoint policy.
 template <class Recipe>
 run_alarms collect_recipe_alarms() {
   using policy = policy_of<Recipe, slot::health>;

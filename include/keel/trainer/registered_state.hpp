@@ -54,7 +54,7 @@ std::set<std::string> find_nonfinite_fields(State& state) {
   return found;
 }
 
-/// Throws data_error (E05) that names the first tensor which cannot be saved.
+/// Throws data_error (E05), which names the first tensor that cannot be saved.
 template <class State>
 void require_saveable_tensors(State& state, std::string const& name) {
   for_each_leaf(state, name + ".", []<class Leaf>(auto const& path, Leaf& leaf) {

@@ -35,10 +35,11 @@ struct replay_options {
   bool without_recompute = false;  ///< keeps activations instead of recomputing units in the backward pass
   bool math_attention = false;     ///< uses the math implementation in keel::attention
   bool evaluation_mode = false;    ///< sets all models to eval(): no dropout, batch norm with running statistics
-  bool anomaly_mode = false;  ///< enables LibTorch's: `detail` of the origin then names the backward function that returned NaN
-  int threads = 0;            ///< LibTorch's intra-op threads; 0: as in the incident
-  double loss_scale = 0.0;    ///< 0: as in the incident
-  std::int64_t pieces = 0;    ///< pieces per micro-batch; 0: as in the incident
+  /// Enables LibTorch's anomaly mode: the origin's `detail` then names the backward function that returned NaN.
+  bool anomaly_mode = false;
+  int threads = 0;                              ///< LibTorch's intra-op threads; 0: as in the incident
+  double loss_scale = 0.0;                      ///< 0: as in the incident
+  std::int64_t pieces = 0;                      ///< pieces per micro-batch; 0: as in the incident
   std::int64_t micro_batch = -1;                ///< index of the only micro-batch to run; -1: all
   std::vector<std::int64_t> without_rows = {};  ///< rows to omit from each micro-batch that runs, ascending
   bool synthetic = false;  ///< replaces floating-point tensors of the batches with normally distributed numbers

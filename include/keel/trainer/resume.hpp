@@ -34,7 +34,7 @@ struct accepted_changes {
   bool all = false;
   std::vector<std::string> names = {};
   bool is_same_run = false;  ///< the checkpoint is from this run: recipes and options are not compared
-  /// True if anything other than the learning rate is accepted: only then may the recipe add a mechanism without saved state.
+  /// True if anything other than the learning rate is accepted: only then may the recipe add a policy whose state the checkpoint lacks.
   bool accepts_a_policy() const {
     return std::any_of(names.begin(), names.end(), [](std::string const& name) { return name != "lr"; });
   }
@@ -71,9 +71,10 @@ inline void require_rungs_fit(config const& value, nlohmann::json const& state, 
   for (auto const& kind : taken) shortened |= kind == static_cast<int>(oom::rung_kind::shorten_sequence);
   if (!shortened || oom::has_rung(value.oom, oom::rung_kind::shorten_sequence)) return;
   throw checkpoint_error(
-      "E03", source +
-                 " was saved after the ladder had taken oom::shorten_sequence, but this recipe has no such rung, so rows would "
-                 "be longer again. Restore the rung, use another run directory, or set options.accept_changed_recipe.");
+      "E03",
+      source +
+          " was saved after the ladder had taken oom::shorten_sequence, but this recipe has no such rung, so rows would no "
+          "longer be truncated. Restore the rung, use another run directory, or set options.accept_changed_recipe.");
 }
 
 /// Returns the slots of a checkpoint's recipe; empty if the recipe is not a JSON object.
@@ -139,8 +140,8 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
     if (saved.contains(name) && saved[name].is_null()) return;
     std::string const before = describe_changed_settings<Slot>(saved.value(name, nlohmann::json()), value);
     if (before.empty()) return;
-    differences +=
-        (differences.empty() ? "" : "; ") + name + " was " + before + " and is " + print_slot<Slot>(value, shown::set).c_str();
+    differences += (differences.empty() ? "" : "; ") + name + " was " + before + " and is now " +
+                   print_slot<Slot>(value, shown::set).c_str();
   });
   std::int64_t const length =
       state.contains("updates") && state["updates"].is_number_integer() ? state["updates"].get<std::int64_t>() : 0;
@@ -181,7 +182,8 @@ inline void require_same_options(nlohmann::json const& live, nlohmann::json cons
     for (auto const& [name, value] : now.items()) {
       if (!before.is_object() || !before.contains(name) || before[name] == value) continue;
       if (!differences.empty()) differences += "; ";
-      differences += name + " of group " + std::to_string(group) + " was " + before[name].dump() + " and is " + value.dump();
+      differences +=
+          name + " of group " + std::to_string(group) + " was " + before[name].dump() + " and is now " + value.dump();
     }
   }
   if (differences.empty()) return;
@@ -341,7 +343,7 @@ inline void apply_snapshot(snapshot content, config const& value, torch::nn::Mod
   nlohmann::json const run = content.state.value("run", nlohmann::json::object());
   for (state_part const& part : parts) {
     nlohmann::json const fields = run.is_object() ? run.value(part.name, nlohmann::json::object()) : nlohmann::json::object();
-    // A mechanism that a changed recipe adds begins in its initial state.
+    // A policy that a changed recipe adds begins in its initial state.
     bool const is_step = std::string_view(part.name) == "step";
     bool const brings = accepts.all || accepts.is_same_run || (is_step && accepts.accepts_a_policy());
     state_reader reader(fields, content.tensors, source, std::string(part.name) + ".", brings);
@@ -377,7 +379,7 @@ inline void require_same_states(std::vector<std::string> const& registered, nloh
     if (!saved.contains(name))
       throw checkpoint_error("E04", source + " contains no state " + name +
                                         ", which this program registers. Do not register it, use another run directory, or set "
-                                        "options.accept_changed_recipe to keep its present value.");
+                                        "options.accept_changed_recipe to keep its current value.");
   }
   for (auto const& [name, value] : saved.items()) {
     if (std::find(registered.begin(), registered.end(), name) == registered.end())
@@ -396,7 +398,7 @@ inline void require_same_fingerprints(trainer_options const& options, nlohmann::
     bool const accepts = std::find(options.accept.begin(), options.accept.end(), name) != options.accept.end();
     if (accepts || !saved.contains(name) || saved[name] == now) continue;
     throw checkpoint_error("E03", source + " was saved with another " + name + ": its fingerprint was " +
-                                      printable(saved[name].dump(), 60) + " and is \"" + now + "\". Use that " + name +
+                                      printable(saved[name].dump(), 60) + " and is now \"" + now + "\". Use that " + name +
                                       ", another run directory, or options.accept with {\"" + name + "\"}.");
   }
 }

@@ -43,7 +43,7 @@ constexpr rollback_plan plan_rollback(config const& recipe, bool spike) {
   return {recipe.nonfinite.change, recipe.nonfinite.attempts, recipe.nonfinite.limit};
 }
 
-/// Largest age, in updates, of a fault that this recipe rolls back from; 0: it does not roll back.
+/// Maximum age, in updates, of a fault for which this recipe rolls back; 0: it does not roll back.
 constexpr std::int64_t rollback_distance(config const& recipe) {
   std::int64_t const nonfinite = recipe.nonfinite.kind == nonfinite::kind::rollback ? plan_rollback(recipe, false).behind : 0;
   std::int64_t const spike = recipe.spike.kind == spike::kind::rollback ? plan_rollback(recipe, true).behind : 0;
@@ -55,7 +55,7 @@ constexpr std::int64_t rollback_distance(config const& recipe) {
                                               std::string const& why) {
   std::string tried;
   for (std::size_t i = 0; i < history.to.size(); ++i)
-    tried += (i == 0 ? " Tried: from update " : ", from ") + std::to_string(history.from[i]) + " to " +
+    tried += (i == 0 ? " Earlier rollbacks: from update " : ", from ") + std::to_string(history.from[i]) + " to " +
              std::to_string(history.to[i]);
   std::string const sentence =
       request.why + ", and " + why + "." + tried + (tried.empty() ? "" : ".") +

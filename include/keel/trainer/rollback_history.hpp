@@ -20,7 +20,7 @@ struct rollback_history {
   /// Rollbacks that count towards the recipe's limit.
   std::int64_t attempts() const { return count() - before_restart; }
   std::int64_t generation() const { return count() + static_cast<std::int64_t>(restarted_at.size()); }
-  /// True if the last restart had this update and learning rate, so the program was only started again.
+  /// True if the last restart had this update and learning rate, so the program was merely started again.
   bool was_restarted(std::int64_t update, double rate) const {
     return !restarted_at.empty() && restarted_at.back() == update && restarted_with.back() == rate;
   }

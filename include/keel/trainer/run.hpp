@@ -216,7 +216,7 @@ class run {
   }
 
   static constexpr bool accepts_world = is_distributed || std::same_as<recipe_type, detail::rejected_recipe>;
-  /// Rejected (U57) for a recipe of a single rank.
+  /// Rejected (U57) for a single-rank recipe.
   static world_of_ranks checked_run_world(world_of_ranks const& world) {
     return detail::checked_world<Recipe, accepts_world>(world);
   }

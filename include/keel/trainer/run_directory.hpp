@@ -96,7 +96,7 @@ class run_directory {
     return true;
   }
 
-  /// Returns why guarantees of this directory are weaker than usual, one sentence per reason: those added since the last call.
+  /// Returns the reasons, added since the last call, why guarantees of this directory are weaker than usual; one sentence each.
   std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
   void warn(std::string sentence) {
     if (!sentence.empty()) warnings_.push_back(std::move(sentence));

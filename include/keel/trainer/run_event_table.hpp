@@ -8,14 +8,14 @@ namespace keel::inline KEEL_MODE {
 
 /// An event of events.jsonl.
 struct logged_event {
-  /// How the event is printed on the console: not at all, as it is, or with the prefix "warning: ".
+  /// How the event is printed on the console: not at all, unchanged, or with the prefix "warning: ".
   enum level { silent, notice, warning };
 
-  char const* name;    ///< the value of `event`
-  level on_console;    ///< how it is printed
-  char const* text;    ///< the printed line, in which `{update}` and `{FIELD}` are replaced; empty: only what emit() is given
-  char const* fields;  ///< fields after `event`, `update` and `time`, as Markdown
-  char const* when = "";  ///< what happened; empty: `text` says it
+  char const* name;       ///< the value of `event`
+  level on_console;       ///< how it is printed
+  char const* text;       ///< the printed line; `{update}` and `{FIELD}` are replaced; empty: only the text passed to emit()
+  char const* fields;     ///< fields after `event`, `update` and `time`, as Markdown
+  char const* when = "";  ///< what happened; empty: as in `text`
 
   static logged_event const all[];  ///< the table
 };
@@ -43,8 +43,9 @@ inline constexpr logged_event logged_event::all[] = {
      "differ, the program changed the state in between",
      "a run resumed from its own checkpoint"},
     {"resumed_from", notice, "", "`checkpoint`; `state`: as in `resumed`", "a run began with the checkpoint of another run"},
-    {"restarted", notice, "", "`from`: update before; `learning_rate` from now on", "`options.resume_at` restarted the run"},
-    {"migrated", notice, "migrated {checkpoint}: {migration}", "`migration`: its name; `checkpoint`: what it changed"},
+    {"restarted", notice, "", "`from`: update before the restart; `learning_rate` after it",
+     "`options.resume_at` restarted the run"},
+    {"migrated", notice, "migrated {checkpoint}: {migration}", "`migration`: its name; `checkpoint`: the one that it changed"},
     {"damaged", notice, "skipped a damaged checkpoint: {message}", "`message`"},
     {"other_ranks", notice, "", "`message`", "the checkpoint was saved with a different number of ranks"},
     {"best_lost", notice, "the best checkpoint (update {update}) no longer exists and is no longer tracked", ""},
@@ -70,8 +71,8 @@ inline constexpr logged_event logged_event::all[] = {
     {"stopped_early", notice, "stopped early at update {update}: {message}", "`message`"},
     {"checkpoint", silent, "", "`bytes`; `stall_ms`: pause of the training; `written_ms`: duration of writing",
      "a checkpoint is durable"},
-    {"checkpoint_failed", notice, "no checkpoint at update {update}: {message}", "`message`"},
-    {"checkpoint_dropped", notice, "no checkpoint at update {update}: the previous one is still being written", ""},
+    {"checkpoint_failed", notice, "could not save the checkpoint at update {update}: {message}", "`message`"},
+    {"checkpoint_dropped", notice, "skipped the checkpoint at update {update}: the previous one is still being written", ""},
     {"checkpoint_not_removed", notice, "could not delete an old checkpoint: {message}", "`message`"},
     {"weaker_promise", warning, "{message}", "`message`", "the file system weakens a guarantee"},
     {"lock_retaken", warning, "the file `lock` of the run directory was removed; this run has created it again", ""},
@@ -83,10 +84,11 @@ inline constexpr logged_event logged_event::all[] = {
      "`pieces` of the failed pass; `part`",
      "the ladder took a rung, or had none left (`give_up`)"},
     {"rung_released", notice, "", "`rung`; `pieces`, `part`: as in `rung`", "memory was sufficient for long enough"},
-    {"memory_grows", notice, "memory grows at update {update} as {how}", "`how`"},
-    {"slowdown", warning, "slower at update {update}: {message}",
+    {"memory_grows", notice, "memory usage keeps growing (noticed at update {update}): {how}", "`how`"},
+    {"slowdown", warning, "updates became slower at update {update}: {message}",
      "`before_ms`, `now_ms`: per update; `phase` that became slower, or `none`; `message`"},
-    {"straggler", warning, "", "`rank`; `ms`: of its update; `others_ms`: median of the others; `message`", "a rank is slow"},
+    {"straggler", warning, "", "`rank`; `ms`: duration of its update; `others_ms`: median of the others; `message`",
+     "a rank is slow"},
     {"profile", notice, "profile: {path}/summary.md", "`path`; `message`: why it was taken", "a profile was written"},
     {"sink_trouble", warning, "{message}", "`message`", "a sink failed"},
     {"no_progress", silent, "", "`message`", "nothing completed for the duration of `timeout::soft`"},

@@ -57,8 +57,8 @@ class run_log {
   /// Prints a message on the console only.
   void notice(std::string const& message) { console_.notice(message); }
 
-  /// Writes an event to events.jsonl, if there is a directory, and prints its line. `details`: its fields, an object; if the table lists
-  /// a `message` that they lack, it is the line. `text`: the line in place of the table's, if not empty.
+  /// Writes an event to events.jsonl, if there is a directory, and prints its line. `details`: its fields, an object. If the table lists
+  /// `message` and they lack it, the printed line becomes the `message`. `text`: printed instead of the table's line, if not empty.
   void emit(logged_event_id id, std::int64_t update, nlohmann::ordered_json details, std::string text = {});
   void emit(logged_event_id id, std::int64_t update);
 
@@ -66,8 +66,8 @@ class run_log {
   void begin(config const& recipe);
   /// Writes recipe.json, which load_config reads, and passes the recipe to the sinks.
   void write_recipe(config const& recipe);
-  /// Records that an exception left the program's own loop. `message`: the error message if a call of the run threw it; empty if the
-  /// program's own code did.
+  /// Records that an exception escaped from the program's own loop. `message`: the error message if a call of the run threw it; empty if
+  /// the program's own code did.
   void record_exception_exit(std::int64_t update, std::string const& message) noexcept;
   /// Records that the loop ended inside an update, whose `micro_batches` micro-batches are discarded.
   void partial_update(std::int64_t update, std::int64_t micro_batches);

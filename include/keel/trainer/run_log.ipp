@@ -200,10 +200,10 @@ KEEL_BODY void run_log::record_rank_timing(std::int64_t update, rank_timing cons
   log(metric<reduce::mean>("ranks/others_ms").reduced(world_of_one{}, times.others_ms));
   if (!stragglers_.take(times)) return;
   emit("straggler", update, {{"rank", times.slowest}, {"ms", times.slowest_ms}, {"others_ms", times.others_ms}},
-       detail::formatted(
-           "straggler: rank %d took %.1f ms for its last update, and the median of the others is %.1f ms; they have waited for "
-           "this rank in %lld updates",
-           times.slowest, times.slowest_ms, times.others_ms, static_cast<long long>(detail::straggler_watch::updates)));
+       detail::formatted("straggler: rank %d took %.1f ms for its last update, and the median of the others is %.1f ms; the "
+                         "other ranks waited for this rank in %lld consecutive updates",
+                         times.slowest, times.slowest_ms, times.others_ms,
+                         static_cast<long long>(detail::straggler_watch::updates)));
 }
 
 KEEL_BODY void run_log::begins_with(std::filesystem::path const& checkpoint, std::int64_t update, std::string const& message,
@@ -251,7 +251,7 @@ KEEL_BODY void run_log::failed(std::int64_t update, std::string const& message, 
 
 KEEL_BODY void run_log::record_exception_exit(std::int64_t update, std::string const& message) noexcept {
   try {
-    failed(update, message.empty() ? "an exception of the program" : message, {});
+    failed(update, message.empty() ? "an exception thrown by the program" : message, {});
   } catch (std::exception const&) {
     // The exception that ends the run is already in flight.
   }
@@ -310,7 +310,7 @@ KEEL_BODY void run_log::out_of_memory(event::out_of_memory const& event, std::st
   emit("rung", event.update, details,
        (event.slow ? "before " + update + ", " + event.message : "out of memory in " + update) + ": " +
            (gives_up ? "the ladder has no rung left" : "took " + event.rung) +
-           (cuts ? ", each micro-batch now runs in " + std::to_string(event.pieces) + " pieces" : ""));
+           (cuts ? "; each micro-batch now runs in " + std::to_string(event.pieces) + " pieces" : ""));
 }
 
 KEEL_BODY void run_log::batch(bool begins_update, std::optional<double> const& padding,

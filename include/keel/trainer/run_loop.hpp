@@ -64,7 +64,7 @@ class run_loop {
   bool resume();
   void save();
   void wait_for_save();
-  /// Marks a dry run or a replay, which leaves no trace, for the lifetime of the returned value.
+  /// Marks a dry run or a replay, which records nothing, for the lifetime of the returned value.
   scoped_flag try_out() { return scoped_flag(in_dry_run_); }
 
   /// Waits for a pending update. Throws error (E12), whose message names `call`, if a model has an open update.
@@ -151,7 +151,7 @@ class run_loop {
 
   int unwinding_ = std::uncaught_exceptions();  ///< exceptions in flight at construction
   bool console_begun_ = false;
-  bool in_dry_run_ = false;  ///< a dry run or a replay, which leaves no trace
+  bool in_dry_run_ = false;  ///< a dry run or a replay, which records nothing
   bool const was_seeded_;
   std::int64_t tokens_before_ = 0;
   time_source::time_point started_;

@@ -127,7 +127,7 @@ KEEL_BODY void run_loop::after_epoch() {
   bool const saves_by_epochs = recipe().checkpoint.kind == checkpoint::kind::every_epochs;
   if (evaluates || saves_by_epochs) models().settle();
   if (evaluates) evaluate_recipe();
-  // Also with another save cadence: this evaluation may be the best one, which is saved immediately.
+  // Even if saves have another cadence: this evaluation may be the best one, which is saved immediately.
   if (saves() && (evaluates || saves_by_epochs)) while_saving([this] { save_at_boundary(false, false); });
 }
 
@@ -184,7 +184,7 @@ KEEL_BODY void run_loop::record_update(event::update_end const& event, bool late
 
 KEEL_BODY void run_loop::record_out_of_memory(event::out_of_memory const& event, std::string const& part) {
   log_.out_of_memory(event, part);
-  observer_.symptom(event.slow ? "the allocator lost time" : "memory ran out");
+  observer_.symptom(event.slow ? "the allocator was slow" : "memory ran out");
 }
 
 KEEL_BODY void run_loop::record_incident(event::incident const& event, run_part const& part, data_cursor const& began_at) {
@@ -194,7 +194,7 @@ KEEL_BODY void run_loop::record_incident(event::incident const& event, run_part 
 KEEL_BODY void run_loop::require_no_open_update(char const* call) {
   models().settle();
   if (!models().at_boundary())
-    throw error("E12", std::string("an update is open, and ") + call + " would discard it. Call it between updates.");
+    throw error("E12", std::string("an update is open, and ") + call + " would discard it. Do this between updates.");
 }
 
 KEEL_BODY void run_loop::act_on_alarms() {

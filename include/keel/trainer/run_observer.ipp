@@ -160,7 +160,7 @@ KEEL_BODY void run_observer::incident(event::incident const& event, run_part con
       if (!written.removal_failure.empty())
         log_.notice("warning: an older incident was not removed: " + written.removal_failure);
     } catch (std::exception const& thrown) {
-      // Only the files are lost: the run handles the update as it would without them.
+      // Only the files are missing: the run handles the update as it would without them.
       log_.notice("warning: an incident was not written: " + first_line(thrown));
     }
   }
@@ -180,8 +180,8 @@ KEEL_BODY void run_observer::end() {
     profiles_.end(phases_);
     report_written_profiles();
   } catch (std::exception const& thrown) {
-    // A lost profile must not fail the end of the run.
-    log_.notice("warning: a profile was lost: " + first_line(thrown));
+    // A profile that cannot be written must not fail the end of the run.
+    log_.notice("warning: a profile could not be written: " + first_line(thrown));
   }
 }
 

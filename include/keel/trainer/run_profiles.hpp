@@ -44,7 +44,7 @@ class run_profiles final : private phase_listener {
     }
     if (begin(update, attempt)) phases.listen(this);
   }
-  /// Writes the open profile and waits for the writer. Call when the run ends, also before it ends by an exception.
+  /// Writes the open profile and waits for the writer. Call when the run ends, even if an exception ends it.
   void end(phase_clock& phases) {
     phases.listen(nullptr);
     if (is_recording()) {

@@ -64,7 +64,7 @@ KEEL_BODY run_profiles::run_profiles(profile::settings const& settings, std::fil
   if (directory_.empty())
     throw error("E12",
                 "the recipe records profiles but options.run_directory is empty. Name a directory, or use keel::profile::off.");
-  writer_.emplace("the writer of profiles", std::make_shared<detail::no_sink>());
+  writer_.emplace("the profile writer", std::make_shared<detail::no_sink>());
 }
 
 KEEL_BODY bool run_profiles::begin(std::int64_t update, std::int64_t attempt) {
@@ -84,7 +84,7 @@ KEEL_BODY bool run_profiles::begin(std::int64_t update, std::int64_t attempt) {
     open_ = std::make_shared<open_profile>();
   } catch (error const& thrown) {
     // Other profilers of this process use all slots.
-    trouble_ = std::string("no profile: ") + thrown.what();
+    trouble_ = std::string("could not record a profile: ") + thrown.what();
     return false;
   }
   if (settings_.warmup == 0) record_memory();

@@ -37,7 +37,7 @@ class process_signals {
   void listen();
   void stop_listening();
   int received();
-  /// Keeps a signal that no run has received for the next listener, instead of raising it again when the handlers are removed.
+  /// If no run has received a pending signal, keeps it for the next listener instead of raising it again when the handlers are removed.
   void defer() { is_deferred_ = true; }
   /// Returns the pending signal without consuming it; 0: none.
   static int peek_pending() { return pending().load(std::memory_order_relaxed); }
@@ -107,7 +107,7 @@ class signal_listener {
   ~signal_listener() {
     if (active_) detail::process_signals::instance().stop_listening();
   }
-  /// Call when the run has finished: a signal that arrived meanwhile stops the next run of this process.
+  /// Call when the run has finished: a signal that arrived too late for it stops the next run of this process.
   void defer() const {
     if (active_) detail::process_signals::instance().defer();
   }

@@ -73,7 +73,8 @@ KEEL_BODY void process_signals::on_stop(int number) {
     std::int64_t first = 0;
     if (numbers[i] != number || first_times()[i].compare_exchange_strong(first, now)) continue;
     if (now - first < repeats_within * 1000) {
-      say("keel: this run is already stopping; the same signal after 5 seconds ends it immediately, without a checkpoint\n");
+      say("keel: this run is already stopping; sending the same signal after 5 seconds ends it immediately, without a "
+          "checkpoint\n");
     } else {
       say("keel: second signal: exiting immediately; a resume continues from the last checkpoint\n");
       std::signal(number, SIG_DFL);

@@ -32,7 +32,7 @@ inline logged_event_id ending_event(outcome const& result) {
 std::string describe(memory_settings const& relief);
 
 /// Returns the label and text of each row of the console's summary. `words`: from ending(); `clipped`: fraction of updates; `tokens_now`:
-/// tokens since this start.
+/// tokens since this process began training.
 std::vector<std::pair<std::string, std::string>> summary_rows(std::string const& words, std::int64_t updates,
                                                               std::int64_t skipped, double clipped, run_record const& record,
                                                               std::int64_t tokens_now, double seconds,

@@ -19,8 +19,8 @@ KEEL_BODY std::string ending(outcome const& result) {
 
 KEEL_BODY std::string why_finished(bool length_is_reached, early_stop const& evaluations, bool by_program) {
   if (evaluations.is_over()) return evaluations.why();
-  if (length_is_reached) return "it reached its length";
-  return by_program ? "the program's loop ended" : "it completed its epochs, or its data ended";
+  if (length_is_reached) return "the run reached its length";
+  return by_program ? "the program's loop ended" : "the run completed its epochs, or its data ended";
 }
 
 KEEL_BODY std::string describe(memory_settings const& relief) {
@@ -56,16 +56,16 @@ KEEL_BODY std::vector<std::pair<std::string, std::string>> summary_rows(std::str
   rows.emplace_back("loss", detail::formatted("first update %.4f, last update %.4f", record.first_loss, record.last_loss));
   double const rate = seconds > 0.0 ? static_cast<double>(tokens_now) / seconds : 0.0;
   rows.emplace_back("data", detail::quantity(static_cast<double>(record.tokens)) + " tokens or rows, " +
-                                detail::quantity(rate) + "/s since this start");
-  rows.emplace_back("time since this start", detail::duration(seconds));
+                                detail::quantity(rate) + "/s since this process began training");
+  rows.emplace_back("time since start", detail::duration(seconds));
   if (timeline.peak() > 0) {
     rows.emplace_back(
-        "memory", detail::formatted("%.1f MiB at most, in the %s of update %lld; ",
-                                    static_cast<double>(timeline.peak()) / (1024.0 * 1024.0),
-                                    place_in_update(timeline.peak_phase()), static_cast<long long>(timeline.peak_update())) +
-                      to_string(timeline.judge()));
+        "memory",
+        detail::formatted("peak %.1f MiB, in the %s of update %lld; ", static_cast<double>(timeline.peak()) / (1024.0 * 1024.0),
+                          place_in_update(timeline.peak_phase()), static_cast<long long>(timeline.peak_update())) +
+            to_string(timeline.judge()));
   }
-  if (auto const saved = describe(relief); !saved.empty()) rows.emplace_back("to save memory", saved);
+  if (auto const saved = describe(relief); !saved.empty()) rows.emplace_back("memory savings", saved);
   if (!directory.empty()) rows.emplace_back("run directory", directory);
   return rows;
 }

@@ -97,7 +97,7 @@ class trained_models {
   void match_groups(nlohmann::json const& state);
   /// Returns the rollback that a guard requested, or nullopt. Sets `by` to the recipe of the part that requested it.
   std::optional<rollback_request> take_rollback_request(config& by);
-  /// The largest age, in updates, of a fault that a part rolls back from; 0 if no part rolls back.
+  /// The maximum age, in updates, of a fault for which a part rolls back; 0 if no part rolls back.
   std::int64_t rollback_distance() const;
   void lower(double factor);
   void adopt_loaded_rates();

@@ -1,7 +1,7 @@
 // keel::trainer, a training loop generated from a recipe:
 //
 //     keel::trainer<recipe> run{model, optimizer, {.run_directory = "run", .updates = 1000}};   then run.fit(batches, loss_of)
-// fit() resumes automatically, trains, records, saves, stops on signals, and returns how the run ended. In a loop of your own, step()
+// fit() resumes automatically, trains, records, saves, stops on signals, and returns how the run ended. In your own loop, step()
 // trains on one micro-batch; call should_stop() in the loop and finish() after it.
 // With keel::shard::replicate each rank constructs a trainer, and the world is the third argument:
 //     keel::trainer<recipe> run{model, optimizer, keel::join(), {.run_directory = "run", .updates = 1000}};
@@ -44,8 +44,8 @@ using trainer_step = typed_step<typename validated<Recipe, trainer_entry>::recip
 
 namespace keel::inline KEEL_MODE {
 
-/// Trains a model as a recipe specifies. A recipe that breaks rules does not compile, with one error per rule. Not thread-safe, except
-/// request_stop and request_save. Collective: each rank has one, and all make the same calls in the same order.
+/// Trains a model as a recipe specifies. A recipe that breaks rules does not compile; each broken rule is one error. Not thread-safe,
+/// except request_stop and request_save. Collective: each rank has one, and all make the same calls in the same order.
 template <class Recipe, class Environment = environment>
 class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::trainer_step<Recipe, Environment>> {
   using validated = detail::validated<Recipe, detail::trainer_entry>;
@@ -75,7 +75,7 @@ class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::train
       : trainer(model, optimizer, detail::recipe_numbers(config_of<recipe>, all), std::move(options)) {
     detail::require_world<Recipe, step_type::replicates>();
   }
-  /// For a recipe of several ranks. Collective over `world`: all ranks take the parameters, buffers and checkpoints of rank 0. Throws
+  /// For a multi-rank recipe. Collective over `world`: all ranks take the parameters, buffers and checkpoints of rank 0. Throws
   /// world_error (E24), which names the first difference, if the ranks have different configurations.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
   trainer(Model& model, Optimizer& optimizer, World const& world, trainer_options options = {})
@@ -125,11 +125,11 @@ class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::train
   // The run.
 
   /// Trains on the batches until the length in the options is reached, the data ends, a stop is requested, or a policy gives up. A policy
-  /// gives up when the ladder has no rung left, or when skipped updates reach their limit. After such a limit nothing is saved;
+  /// gives up when the ladder has no rung left, or when skipped updates reach their limit. In the latter case nothing is saved;
   /// load_best() loads the best weights.
   /// `batches`: an input range, a LibTorch data loader, or a function of the epoch that returns one; each element is one micro-batch.
   /// `loss_of(batch)` returns the mean loss of the batch, or keel::weighted_loss. Throws what resume, step and saves throw, and
-  /// recipe_error for rules that depend on the batches. On an exception, unsaved progress is saved if the recipe has checkpoints on
+  /// recipe_error for rules that depend on the batches. On an exception, unsaved progress is saved if the recipe saves checkpoints on
   /// exceptions.
   template <class Batches, class LossOf>
   outcome fit(Batches&& batches, LossOf&& loss_of) {
@@ -236,13 +236,13 @@ class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::train
   bool resume() { return loop_.resume(); }
   /// Saves a checkpoint now, in addition to a scheduled one of this update. Returns when it is durable, or, under checkpoint::asynchronous,
   /// when the state was copied. Collective. Throws error (E12 without a checkpoint policy, S16 inside an update) and what a synchronous
-  /// save throws. In a hook of checkpoint_saved it requests a save at the next boundary.
+  /// save throws. In a checkpoint_saved hook it requests a save at the next boundary.
   void save() { loop_.save(); }
   /// Saves if `wanted`, a value that all ranks agreed on.
   void save_if(agreed<bool> const& wanted) {
     if (wanted) save();
   }
-  template <class Raw>  // rejected (S17): a rank that saves alone waits for the others
+  template <class Raw>  // rejected (S17): a rank that saves alone would wait forever for the others
   void save_if(Raw const&) {
     detail::reject_call<rule::S17, Raw>();
   }
@@ -264,7 +264,7 @@ class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::train
   /// The best checkpoint under checkpoint::keep_best, once it is durable; nullopt if there is none. Collective.
   std::optional<best_saved> best() { return loop_.checkpoints().best(); }
   /// Loads the weights of the best checkpoint into the model, for evaluation and export. Under evaluation::averaged these are the moving
-  /// average, if the evaluations judged it. To continue training from there, use options.resume_at. Collective. Throws error: E12 if
+  /// average, if the evaluations used it. To continue training from there, use options.resume_at. Collective. Throws error: E12 if
   /// there is no best checkpoint, S16 inside an update.
   best_saved load_best() { return loop_.checkpoints().load_best(); }
 
@@ -333,7 +333,7 @@ class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::train
   double loss_scale() const { return step_.loss_scale(); }
   /// Memory-saving measures in effect, from the recipe and the rungs taken so far.
   memory_settings const& relief() const { return step_.relief(); }
-  /// Memory peaks since this trainer was constructed; empty if nothing counts memory (keel/memory/statistics.hpp).
+  /// Memory peaks since this trainer was constructed; empty if memory usage is not tracked (keel/memory/statistics.hpp).
   memory::timeline const& memory_timeline() const { return loop_.memory_timeline(); }
 
  private:
@@ -352,7 +352,7 @@ class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::train
           return step_(batch, loss_of);
         });
   }
-  /// Returns nullopt if the batch should be used as it is: all rows are finite, or none is.
+  /// Returns nullopt if the batch should be used unchanged: all rows are finite, or none is.
   template <class Batch>
   std::optional<Batch> drop_nonfinite_rows(Batch const& batch) {
     std::optional<Batch> finite;

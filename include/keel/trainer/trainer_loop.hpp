@@ -47,7 +47,7 @@ class trainer_loop final : public run_loop, private step_observer, private manua
   outcome finish(int signal);
   void change(c10::function_ref<void()> change_numbers);
 
-  /// Length of the run in updates. A length in epochs is exact only while their number of updates does not change.
+  /// Length of the run in updates. A length given in epochs is exact only while the number of updates per epoch does not change.
   std::int64_t length() const override;
   bool is_length_pending() const { return step_.facts().is_length_pending; }
   /// Throws recipe_error (L04) if the schedule needs a length and neither the options nor the batches have one.
@@ -86,8 +86,8 @@ class trainer_loop final : public run_loop, private step_observer, private manua
   std::optional<outcome> train_one(training_data& data, signal_listener const& listener);
   void before_micro_batch();
   step_outcome after_micro_batch(step_outcome taken);
-  /// Settles the update now if a save, an evaluation or the end of the run needs its result; otherwise a device-decided update is read one
-  /// update later.
+  /// Settles the update now if a save, an evaluation or the end of the run needs its result; otherwise the result of a device-decided
+  /// update is read one update later.
   step_outcome settle_if_needed(step_outcome const& taken);
   /// True if the ranks agreed on a stop. Only meaningful with several ranks.
   bool is_stop_requested() const;

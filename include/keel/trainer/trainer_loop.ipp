@@ -83,7 +83,7 @@ KEEL_BODY outcome trainer_loop::run_epochs(training_data& data, signal_listener 
   if (ended_ && epochs > 0 && cursor.epoch >= epochs)
     console_.notice("nothing left to do: this trainer has completed its " + std::to_string(epochs) + " epochs");
   for (;;) {
-    // A single-pass range has one epoch, also after a resume at its end.
+    // A single-pass range has one epoch, even after a resume at its end.
     while ((epochs == 0 || cursor.epoch < epochs) && (data.is_repeatable() || cursor.epoch == 0)) {
       if (auto ended = run_epoch(data, listener)) return *ended;
     }

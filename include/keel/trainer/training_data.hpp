@@ -1,4 +1,4 @@
-// Type-erased batches and loss function of a fit, as the loop uses them.
+// The batches and loss function of a call of fit(), type-erased for the loop.
 #pragma once
 
 #include <ATen/core/Tensor.h>

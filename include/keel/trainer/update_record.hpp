@@ -1,4 +1,4 @@
-// Converts the end of an update into its line of the record, and updates the record's statistics.
+// Converts an update_end event into a line of the record, and updates the record's statistics.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Returns the metrics of an update as far as the event and the record provide them. Z-scores are relative to the history before this
+/// Returns those metrics of an update that the event and the record provide. Z-scores are relative to the history before this
 /// update. Only applied updates enter that history.
 inline update_metrics metrics_of(event::update_end const& event, run_record& record, std::int64_t epoch) {
   update_metrics m;

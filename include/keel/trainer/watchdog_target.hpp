@@ -1,4 +1,4 @@
-// The interface of a run to the watchdog of timeout/run_watchdog.hpp.
+// A run's interface to the watchdog in timeout/run_watchdog.hpp.
 #pragma once
 
 #include <filesystem>
