@@ -4,6 +4,7 @@
 //     zero1/memory        bytes of the optimizer's state on a rank with shard::zero<1>, over its share of 8 bytes a parameter
 //     zero1/step          an update of shard::replicate, over one of zero<1>, which sends the parameters once more
 //     zero2/step          an update of shard::replicate, over one of zero<2>, which sends the gradients of each of two micro-batches
+//     zero3/step          an update of shard::replicate, over one of zero<3>, which also gathers each block twice in each of them
 //     replicate/peer      Python's DistributedDataParallel on two ranks, over ours: same model, batches, optimizer; its program is ranks.py
 //     ranks [PYTHON RANKS_PY]
 // All of them wait for a word on their standard input and take turns, so that one trains at a time. One JSON row a line.
@@ -151,12 +152,14 @@ int be_a_rank() {
   training<keel::shard::replicate> of(world, 1);
   training<keel::shard::zero<1>> in_shares(world, 1);
   training<keel::shard::zero<2>> with_gradients_in_shares(world, 1);
+  training<keel::shard::zero<3>> with_parameters_in_shares(world, 1);
   agreeing agreements(world);
   for (std::string word; std::cin >> word && word != "end";) {
     double took = 0.0;
     if (word == "steps") took = of.turn();
     if (word == "shares") took = in_shares.turn();
     if (word == "gradient_shares") took = with_gradients_in_shares.turn();
+    if (word == "parameter_shares") took = with_parameters_in_shares.turn();
     if (word == "bytes") took = world.combine(keel::reduce::max{}, in_shares.bytes_over_formula(world.size()));
     if (word == "agree") took = agreements.turn(true);
     if (word == "work") took = agreements.turn(false);
@@ -245,10 +248,10 @@ int main(int count, char** words) {
   pair_of_ranks ours({"/proc/self/exe"});
   std::unique_ptr<pair_of_ranks> peer;
   if (count == 3) peer = std::make_unique<pair_of_ranks>(std::vector<std::string>{words[1], words[2]});
-  std::vector<double> agreements, without, of_alone, of_ours, of_shares, of_gradient_shares, of_peer;
+  std::vector<double> agreements, without, of_alone, of_ours, of_shares, of_gradient_shares, of_parameter_shares, of_peer;
   for (int turn = -2; turn < turns; ++turn) {
     double const agreement = ours.ask("agree"), work = ours.ask("work"), one = alone.turn(), two = ours.ask("steps"), shared = ours.ask("shares"),
-                 gradients_shared = ours.ask("gradient_shares");
+                 gradients_shared = ours.ask("gradient_shares"), parameters_shared = ours.ask("parameter_shares");
     double const theirs = peer ? peer->ask("steps") : 0.0;
     if (turn < 0) continue;
     agreements.push_back(agreement);
@@ -257,6 +260,7 @@ int main(int count, char** words) {
     of_ours.push_back(two);
     of_shares.push_back(shared);
     of_gradient_shares.push_back(gradients_shared);
+    of_parameter_shares.push_back(parameters_shared);
     of_peer.push_back(theirs);
   }
   using keel_benchmark::median;
@@ -275,6 +279,8 @@ int main(int count, char** words) {
   keel_benchmark::print_row("zero1/step", median(of_shares), median(of_ours), "ours: zero<1>; peer: replicate, both on 2 ranks with 1 thread each; " + what);
   keel_benchmark::print_row("zero2/step", median(of_gradient_shares), median(of_ours),
                             "ours: zero<2>; peer: replicate, both on 2 ranks with 1 thread each; " + what);
+  keel_benchmark::print_row("zero3/step", median(of_parameter_shares), median(of_ours),
+                            "ours: zero<3>, blocks as units; peer: replicate, both on 2 ranks with 1 thread each; " + what);
   if (peer)
     keel_benchmark::print_row("replicate/peer", median(of_ours), median(of_peer),
                               "2 ranks with 1 thread each; peer: DistributedDataParallel of Python's torch; " + what);

@@ -8,6 +8,7 @@ struct plain : keel::recipe<keel::accumulate<2>> {};
 struct one_batch : keel::recipe<> {};
 struct recomputing : keel::recipe<keel::accumulate<2>, keel::recompute::non_reentrant, keel::ema<0.99>> {};
 struct sharing : keel::recipe<keel::shard::zero<1>> {};
+struct sharing_all : keel::recipe<keel::shard::zero<3>> {};
 struct offloading : keel::recipe<keel::accumulate<2>, keel::recompute::reentrant, keel::offload::optimizer> {};
 
 /// What two updates take at most, beside what was there before.
@@ -71,6 +72,11 @@ TEST_CASE("an estimate names each part, grows with the rows alone where it shoul
   CHECK(of_rank.describe().find("of the gradients of all ranks") != std::string::npos);
   CHECK(std::abs(of_rank.optimizer - eight.optimizer / 4) < 256);
   CHECK(keel::memory::estimate<sharing>(*model, ids_of_eight, next_token_loss(model)).optimizer == eight.optimizer);
+  auto const of_shards = keel::memory::estimate<sharing_all>(*model, ids_of_eight, next_token_loss(model), {.ranks = 4});
+  CHECK(of_shards.parameters < eight.parameters);
+  CHECK(of_shards.gathered > 0);
+  CHECK(of_shards.gathered <= 2 * eight.parameters);
+  CHECK(of_shards.peak() < of_rank.peak());
   REQUIRE(eight.units.size() == 2);
   CHECK(eight.units[0] == eight.units[1]);
   CHECK(static_cast<double>(sixteen.activations) == Approx(2.0 * static_cast<double>(eight.activations)).epsilon(0.05));

@@ -13,6 +13,7 @@
 #include <keel/shard/gradient_sums.ipp>
 #include <keel/shard/optimizer_shards.ipp>
 #include <keel/shard/packed_agreement.ipp>
+#include <keel/shard/parameter_shards.ipp>
 #include <keel/shard/replicas.ipp>
 #include <keel/shard/replication.ipp>
 #include <keel/shard/shared_buffers.ipp>

@@ -25,6 +25,7 @@
 #include <keel/optimizer/parameter_state.ipp>
 #include <keel/precision/autocast.ipp>
 #include <keel/recompute/recompute.ipp>
+#include <keel/recompute/unit_parameters.ipp>
 #include <keel/schedule/lr_schedule.ipp>
 #include <keel/step/any_micro_batch.ipp>
 #include <keel/step/closure_backup.ipp>

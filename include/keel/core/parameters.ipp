@@ -52,7 +52,8 @@ KEEL_BODY parameter_list collect_parameters(torch::nn::Module& model, torch::opt
     // Frozen parameters have no gradients that could lose digits.
     list.seen.half_parameters |= parameter.requires_grad() && parameter.scalar_type() == at::kHalf;
     list.seen.bfloat16_parameters |= parameter.requires_grad() && parameter.scalar_type() == at::kBFloat16;
-    list.seen.tied_weights |= parameter.numel() > 0 && !memory.insert(parameter.data_ptr()).second;
+    bool const has_memory = parameter.numel() > 0 && parameter.has_storage() && parameter.storage().nbytes() > 0;
+    list.seen.tied_weights |= has_memory && !memory.insert(parameter.data_ptr()).second;
     if (!parameter.requires_grad()) {
       list.seen.partly_frozen = true;
     } else if (held.count(parameter.unsafeGetTensorImpl()) == 0) {

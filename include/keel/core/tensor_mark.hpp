@@ -23,11 +23,12 @@ class tensor_mark {
     tensor_ = tensor.unsafeGetTensorImpl();
     address_.emplace(tensor.getIntrusivePtr());
     version_ = tensor._version();
+    is_freed_ = tensor.numel() > 0 && tensor.has_storage() && tensor.storage().nbytes() == 0;
     if (sampled) sample_ = sample_of(tensor);
   }
   bool defined() const { return tensor_ != nullptr; }
   friend bool operator==(tensor_mark const& a, tensor_mark const& b) {
-    return a.tensor_ == b.tensor_ && a.version_ == b.version_ && a.sample_ == b.sample_;
+    return a.tensor_ == b.tensor_ && a.version_ == b.version_ && (a.sample_ == b.sample_ || a.is_freed_ || b.is_freed_);
   }
   /// True if handle and sampled elements are equal, regardless of the version counter.
   bool same_values(tensor_mark const& other) const { return tensor_ == other.tensor_ && sample_ == other.sample_; }
@@ -37,7 +38,9 @@ class tensor_mark {
   /// Returns 0 if the elements cannot be read without synchronizing with a device.
   static std::uint64_t sample_of(at::Tensor const& tensor) {
     std::int64_t const count = tensor.numel();
-    bool const readable = tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.has_storage();
+    // A parameter in shards has no memory outside of its unit.
+    bool const readable =
+        tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.has_storage() && tensor.storage().nbytes() != 0;
     if (count == 0 || !readable || !tensor.is_non_overlapping_and_dense()) return 0;
     constexpr std::int64_t most = 16;
     std::int64_t const samples = std::min(count, most);
@@ -59,6 +62,7 @@ class tensor_mark {
   c10::TensorImpl const* tensor_ = nullptr;
   std::int64_t version_ = 0;
   std::uint64_t sample_ = 0;
+  bool is_freed_ = false;  ///< a parameter in shards, which has no memory outside of its unit
 };
 
 }  // namespace keel::inline KEEL_MODE

@@ -3,7 +3,7 @@
 // Parameters, gradients and moments are counted. Activations are measured: the loss is computed for one row and for two, the bytes that
 // autograd saves are counted by unit, and the result is extrapolated to all rows of the batch. A batch that would not fit can therefore be
 // estimated as well. Afterwards gradients, buffers and random state are restored.
-//     peak = parameters + 2 buffers + gradients + optimizer + average + activations + backward
+//     peak = parameters + gathered + 2 buffers + gradients + optimizer + average + activations + backward
 //     backward = the larger of 2 logits and (the largest recomputed unit, if units are) + 2 of the largest tensor of a unit
 // A backward pass holds the incoming and the outgoing gradient at the same time: those of the logits before any activation is freed, and
 // those of a unit while its activations exist. Temporary memory of operators and the allocator's rounding are not included.
@@ -42,20 +42,22 @@ namespace keel::memory::inline KEEL_MODE {
 struct estimate_options {
   /// Number of fp32 values that the optimizer keeps per trained parameter: 2 for Adam and AdamW, 3 with amsgrad, 1 for SGD with momentum.
   int state_per_parameter = 2;
-  /// Number of ranks that share these values under keel::shard::zero<1>; 0: as many as keel::world::size gives, else one.
+  /// Number of ranks that share what keel::shard::zero shards; 0: as many as keel::world::size gives, else one.
   int ranks = 0;
 };
 
 /// The estimate by purpose, in bytes.
 struct breakdown {
-  std::int64_t trained = 0;         ///< number of elements that require grad; not bytes
-  int state_per_parameter = 0;      ///< copied from the options
-  std::int64_t parameters = 0;      ///< in their own dtypes
-  std::int64_t buffers = 0;         ///< buffers of the model, counted once
-  std::int64_t gradients = 0;       ///< gradients of trained parameters
-  std::int64_t optimizer = 0;       ///< moments, and fp32 copies of fp16 and bf16 parameters; 0 if they are offloaded
-  std::int64_t average = 0;         ///< the average of keel::ema
-  std::int64_t sums = 0;            ///< buffers for the gradient sums of several ranks
+  std::int64_t trained = 0;     ///< number of elements that require grad; not bytes
+  int state_per_parameter = 0;  ///< copied from the options
+  std::int64_t parameters =
+      0;                       ///< in their own dtypes; under zero<3> a rank's shards of those in units, if these were measured
+  std::int64_t gathered = 0;   ///< under zero<3>: the largest unit's parameters, and the buffers of their gather
+  std::int64_t buffers = 0;    ///< buffers of the model, counted once
+  std::int64_t gradients = 0;  ///< gradients of trained parameters
+  std::int64_t optimizer = 0;  ///< moments, and fp32 copies of fp16 and bf16 parameters; 0 if they are offloaded
+  std::int64_t average = 0;    ///< the average of keel::ema
+  std::int64_t sums = 0;       ///< buffers for the gradient sums of several ranks
   std::vector<std::int64_t> units;  ///< bytes that each unit saves for the backward pass without recompute
   std::int64_t outside = 0;         ///< bytes saved outside of units, such as by embeddings and the loss
   std::int64_t activations = 0;     ///< bytes saved in units and outside, with the recipe's recompute
@@ -69,7 +71,7 @@ struct breakdown {
   std::int64_t backward() const { return std::max(2 * logits, recomputed + 2 * widest); }
   /// Returns the peak of an update.
   std::int64_t peak() const {
-    return parameters + 2 * buffers + gradients + optimizer + average + sums + activations + backward();
+    return parameters + gathered + 2 * buffers + gradients + optimizer + average + sums + activations + backward();
   }
 
   /// Returns a table for a terminal.
@@ -81,6 +83,7 @@ struct breakdown {
       table += start + words + "\n";
     };
     line("parameters", parameters, std::to_string(trained) + " trained numbers, and the frozen ones");
+    if (gathered > 0) line("gathered", gathered, "the largest unit's parameters, and the buffers of their gather");
     line("buffers", 2 * buffers, "with the copies that an update keeps");
     line("gradients", gradients, "of trained parameters");
     line("optimizer", optimizer,
@@ -116,14 +119,17 @@ class kept_counter final : public unit_listener {
     for (auto const& one : model.parameters()) known_.insert(key_of(one));
     for (auto const& one : model.buffers()) known_.insert(key_of(one));
   }
-  void begin_unit(void const* /*module*/) override {
-    if (depth_++ == 0) units.push_back(0);
+  void begin_unit(void const* module) override {
+    if (depth_++ != 0) return;
+    units.push_back(0);
+    if (module != nullptr) modules.push_back(static_cast<torch::nn::Module const*>(module));
   }
   void end_unit() override { --depth_; }
 
   std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() { return std::make_unique<kept>(*this); }
 
   std::vector<std::int64_t> units;
+  std::vector<torch::nn::Module const*> modules;  ///< of the units
   std::int64_t outside = 0;
   std::int64_t largest = 0;  ///< outside of units
   std::int64_t widest = 0;   ///< inside of a unit
@@ -250,6 +256,22 @@ class parameter_counter {
     if (configured_.ema.decay > 0.0) sums_.average += std::max(wide, bytes);
   }
 
+  /// Under zero<3>: counts the parameters of units as shards.
+  void shard_units(std::vector<torch::nn::Module const*> const& units) {
+    if (configured_.shard.stage < 3 || ranks_ == 1) return;
+    std::unordered_set<void const*> counted;
+    for (torch::nn::Module const* const unit : units) {
+      std::int64_t whole = 0;
+      for (at::Tensor const& one : unit->parameters()) {
+        auto const bytes = static_cast<std::int64_t>(one.nbytes());
+        whole += bytes;
+        if (counted.insert(one.unsafeGetTensorImpl()).second) sums_.parameters -= bytes - (bytes + ranks_ - 1) / ranks_;
+      }
+      // Received from all ranks, and sent by this one.
+      sums_.gathered = std::max(sums_.gathered, 2 * whole + whole / ranks_);
+    }
+  }
+
  private:
   breakdown& sums_;
   config const& configured_;
@@ -291,6 +313,7 @@ breakdown estimate(Model& model, Batch const& batch, LossOf&& loss_of, estimate_
     return rows >= 2 * granularity ? at_one + (at_two - at_one) * (rows - granularity) / granularity : at_one;
   };
 
+  counter.shard_units(one.without.modules);
   bool const recomputes = configured.recompute.kind != recompute_kind::none;
   for (std::size_t i = 0; i < one.without.units.size() && i < two.without.units.size(); ++i) {
     result.units.push_back(all(one.without.units[i], two.without.units[i]));

@@ -181,7 +181,7 @@ inline constexpr guide_entry all_of_guide[] = {
     {it_hangs, "RuntimeError: NCCL communicator was aborted",
      "every rank of a step fails with the message of the first rank that threw (E25)", trouble::dead_rank},
     {it_hangs, "training hangs with FSDP and async prefetch", "a prefetching thread calls a collective",
-     "disable prefetching in sharded runs", "keel does not shard parameters yet (U04)"},
+     "disable prefetching in sharded runs", "ranks that call different collectives get E26 with both calls"},
     {not_the_same, "the loss jumps after a resume",
      "a checkpoint contains the optimizer, schedule, data position, RNG state and detectors; mismatches are rejected by name "
      "(E03, E04)",
@@ -216,7 +216,8 @@ inline constexpr guide_entry all_of_guide[] = {
     {other_messages, "'DummyOptim' object has no attribute 'step'", "a launcher's placeholder optimizer without that launcher",
      "pass a real optimizer to the trainer", "the optimizer is a constructor argument"},
     {other_messages, "'weight' must be 2-D", "a sharded parameter is flat where the layer expects its full shape",
-     "gather it first", "keel does not shard parameters yet (U04)"},
+     "gather it first",
+     "a parameter that is read outside of its unit is E12, with its name; gather_parameters() makes all whole"},
     {other_messages, "generation_batch_size not divisible by num_generations", "groups of answers are split across batches",
      "a batch size that is a multiple of the group size", "rule B12; a batch type declares granularity()"},
     {other_messages, "Asking to pad but the tokenizer does not have a padding token", "no padding token is set",

@@ -31,6 +31,8 @@ class saved_tensor_scope {
     install();
     scopes().push_back(std::move(make));
   }
+  /// The function of this thread's innermost scope; empty if there is none.
+  static maker innermost() { return scopes().empty() ? maker() : scopes().back(); }
   saved_tensor_scope(saved_tensor_scope const&) = delete;
   saved_tensor_scope& operator=(saved_tensor_scope const&) = delete;
   ~saved_tensor_scope() { scopes().pop_back(); }

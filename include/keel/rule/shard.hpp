@@ -29,7 +29,9 @@ struct Z09 {
 
 struct Z11 {
   KEEL_RULE_TEXT("Z11", "PyTorch",
-                 "under ZeRO-3 releasing one tied weight releases the other. Fix: untie them, or keel::shard::zero<2>.");
+                 "under ZeRO-3 a unit that frees a tied weight frees it for uses outside of units, too. Fix: untie them, "
+                 "keel::shard::zero<2>, or keel::accept<\"Z11\">.");
+  static constexpr bool may_be_accepted = true;
   static constexpr bool broken(config const& c) { return c.model.tied_weights && c.shard.stage == 3; }
 };
 

@@ -59,6 +59,14 @@ class gradient_sums {
   bool finish(double relative, bool threw);
   /// Returns and clears the exception of this rank after finish() returned false; null if this rank did not fail.
   std::exception_ptr take_failure() { return std::exchange(failed_, nullptr); }
+  /// The exception of a hook in the present backward pass; null if there is none.
+  std::exception_ptr const& failure() const { return failed_; }
+  /// The number of the next bucket.
+  std::size_t next_bucket() const { return begun_; }
+  /// Starts it on a rank without a backward pass. Collective.
+  void begin_next(double relative);
+  /// Waits for the buckets that were started, on all ranks, when the update ends without finish(). Collective.
+  void wait_for_begun();
 
  private:
   struct bucket {

@@ -189,13 +189,12 @@ void gradient_sums::note_failed_collective(Call const& call) {
 
 KEEL_BODY void gradient_sums::begin_ready() {
   // The last bucket is started in finish(), when it is known whether this rank threw.
-  if (begun_ + 1 >= buckets_.size() || buckets_[begun_].missing > 0) return;
-  std::optional<double> const relative = may_begin_();
-  if (!relative) return;
-  // If starting a bucket throws here, finish() starts it, because the other ranks have started theirs.
-  for (; begun_ + 1 < buckets_.size() && buckets_[begun_].missing == 0; ++begun_) {
+  while (begun_ + 1 < buckets_.size() && buckets_[begun_].missing == 0 && !failed_) {
+    std::optional<double> const relative = may_begin_();
+    if (!relative) return;
     if (shards_) world_.waiting([this] { note_failed_collective([this] { shards_->free_buffers(begun_); }); });
-    begin(begun_, *relative, false);
+    begin_even_if_failed(begun_, *relative, false);
+    ++begun_;
   }
 }
 
@@ -299,6 +298,16 @@ KEEL_BODY void gradient_sums::wait() {
   for (bucket& one : buckets_) {
     if (one.pending) std::exchange(one.pending, nullptr)->wait();
   }
+}
+
+KEEL_BODY void gradient_sums::begin_next(double relative) {
+  begin_even_if_failed(begun_, relative, false);
+  ++begun_;
+}
+
+KEEL_BODY void gradient_sums::wait_for_begun() {
+  at::NoGradGuard const no_grad;
+  if (shards_) note_failed_collective([this] { shards_->finish(); });
 }
 
 KEEL_BODY bool gradient_sums::finish(double relative, bool threw) {

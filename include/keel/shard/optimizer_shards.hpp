@@ -16,6 +16,7 @@
 #include <keel/checkpoint/tensor_map.hpp>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/core/parameters.hpp>
+#include <keel/shard/parameter_shards.hpp>
 #include <keel/shard/shard_range.hpp>
 #include <string>
 #include <vector>
@@ -27,7 +28,9 @@ class optimizer_shards {
   /// Shards the state that the optimizer already has. Needs at least two ranks. `optimizer` and `parameters` must outlive this object.
   /// Throws error (E11) for a parameter whose memory is not dense, and for state of another step's shards; S05 for state that keel does not
   /// support.
-  optimizer_shards(world_of_ranks world, torch::optim::Optimizer& optimizer, parameter_list const& parameters);
+  /// `of_units`: under zero<3>, the shards of parameters that units gather; null otherwise.
+  optimizer_shards(world_of_ranks world, torch::optim::Optimizer& optimizer, parameter_list const& parameters,
+                   parameter_shards* of_units = nullptr);
   optimizer_shards(optimizer_shards const&) = delete;
   optimizer_shards& operator=(optimizer_shards const&) = delete;
   /// Removes the state of the shards from the optimizer: it is of no use without that of the other ranks.
@@ -79,7 +82,7 @@ class optimizer_shards {
  private:
   struct parameter_shard {
     at::Tensor parameter;
-    at::Tensor piece;  ///< a view of the parameter's memory, of one dimension
+    at::Tensor piece;  ///< of one dimension
     element_range range;
   };
 
@@ -92,6 +95,10 @@ class optimizer_shards {
   /// rank.
   template <class Use>
   void for_each_gathered(Use const& use) const;
+  /// The elements of this rank's shard: a view of the parameter, or its shard under zero<3>.
+  at::Tensor elements_of(parameter_shard const& one) const;
+  /// True if units gather the parameter, so that an update leaves its shards where they are.
+  bool is_gathered_by_units(parameter_shard const& one) const;
   bool has_gradient(parameter_shard const& of) const { return (has_own_gradients_ ? of.piece : of.parameter).grad().defined(); }
   element_range range_of(std::size_t index, int rank) const;
   gather_buffers& buffers_on(c10::Device device);
@@ -113,6 +120,7 @@ class optimizer_shards {
   world_of_ranks world_;
   torch::optim::Optimizer& optimizer_;
   parameter_list const& parameters_;
+  parameter_shards* of_units_;
   std::vector<parameter_shard> shards_;                  ///< in the order of the parameters
   std::vector<at::Tensor> pieces_;                       ///< those of shards_
   bool has_own_gradients_ = false;                       ///< set_gradients() has set gradients of the shards

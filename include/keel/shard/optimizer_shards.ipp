@@ -24,8 +24,8 @@
 namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY optimizer_shards::optimizer_shards(world_of_ranks world, torch::optim::Optimizer& optimizer,
-                                             parameter_list const& parameters)
-    : world_(std::move(world)), optimizer_(optimizer), parameters_(parameters) {
+                                             parameter_list const& parameters, parameter_shards* of_units)
+    : world_(std::move(world)), optimizer_(optimizer), parameters_(parameters), of_units_(of_units) {
   at::NoGradGuard const no_grad;
   auto* const engine = dynamic_cast<update_engine*>(&optimizer);
   bool has_state = !optimizer.state().empty();
@@ -62,9 +62,18 @@ KEEL_BODY void optimizer_shards::require_dense_memory(at::Tensor const& paramete
 
 KEEL_BODY optimizer_shards::parameter_shard optimizer_shards::make_shard(at::Tensor const& parameter, std::size_t index) const {
   require_dense_memory(parameter, parameters_.names[index]);
-  element_range const range = compute_shard_range(parameter.numel(), index, world_.rank(), world_.size());
-  at::Tensor const flat = in_memory_order(parameter.detach(), parameter);
-  return {parameter, flat.narrow(0, range.begin, range.count), range};
+  parameter_shard made{parameter, {}, compute_shard_range(parameter.numel(), index, world_.rank(), world_.size())};
+  made.piece = is_gathered_by_units(made) ? elements_of(made).alias() : elements_of(made);
+  return made;
+}
+
+KEEL_BODY bool optimizer_shards::is_gathered_by_units(parameter_shard const& one) const {
+  return of_units_ != nullptr && of_units_->shard_of(one.parameter).defined();
+}
+
+KEEL_BODY at::Tensor optimizer_shards::elements_of(parameter_shard const& one) const {
+  if (is_gathered_by_units(one)) return of_units_->shard_of(one.parameter);
+  return in_memory_order(one.parameter.detach(), one.parameter).narrow(0, one.range.begin, one.range.count);
 }
 
 KEEL_BODY void optimizer_shards::forget(parameter_shard const& one) {
@@ -103,7 +112,7 @@ KEEL_BODY void optimizer_shards::swap() {
 KEEL_BODY void optimizer_shards::follow_memory() {
   at::NoGradGuard const no_grad;
   for (parameter_shard& one : shards_) {
-    at::Tensor const local = in_memory_order(one.parameter.detach(), one.parameter).narrow(0, one.range.begin, one.range.count);
+    at::Tensor const local = elements_of(one);
     // The parameter's memory was replaced.
     if (one.range.count > 0 && one.piece.data_ptr() != local.data_ptr()) one.piece.set_data(local);
   }
@@ -133,6 +142,7 @@ KEEL_BODY void optimizer_shards::view_gradients() {
 
 KEEL_BODY optimizer_shards::scope::scope(optimizer_shards* shards, gradients which) : shards_(shards) {
   if (shards_ == nullptr) return;
+  if (shards_->of_units_ != nullptr) shards_->follow_memory();
   if (which == gradients::with && !shards_->has_own_gradients_) shards_->view_gradients();
   if (shards_->depth_++ == 0) shards_->swap();
 }
@@ -151,7 +161,7 @@ void optimizer_shards::for_each_gathered(Use const& use) const {
   std::int64_t bytes = 0;
   for (std::size_t i = 0; i < shards_.size(); ++i) {
     bytes += static_cast<std::int64_t>(shards_[i].parameter.nbytes());
-    if (has_gradient(shards_[i])) updated.push_back(i);
+    if (has_gradient(shards_[i]) && !is_gathered_by_units(shards_[i])) updated.push_back(i);
   }
   auto const parameter_of = [this](std::size_t i) -> at::Tensor const& { return shards_[i].parameter; };
   auto const with_longest = [&](std::vector<std::size_t> const& bucket) {

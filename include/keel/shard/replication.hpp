@@ -1,5 +1,6 @@
-// Data-parallel training: shard::replicate (full replicas), shard::zero<1> (optimizer state sharded, see optimizer_shards.hpp) and zero<2>
-// (gradients sharded too, see gradient_shards.hpp). Once per update, or per micro-batch under zero<2>, the ranks exchange one packed
+// Data-parallel training: shard::replicate (full replicas), shard::zero<1> (optimizer state sharded, see optimizer_shards.hpp), zero<2>
+// (gradients sharded too, see gradient_shards.hpp) and zero<3> (parameters sharded too, see parameter_shards.hpp). Once per update, or per
+// micro-batch under zero<2>, and under zero<3> also before each gather and each bucket of gradients, the ranks exchange one packed
 // control message and sum the gradients. No rank skips a collective alone: a rank that throws still takes part and reports its failure. So
 // does a rank whose loss is not finite, whose data has ended, or that is requested to stop or save.
 // If the loss is known before the last backward pass of an update, or stays on the device that decides, the exchange and the all-reduce
@@ -28,6 +29,7 @@
 #include <keel/shard/gradient_sums.hpp>
 #include <keel/shard/optimizer_shards.hpp>
 #include <keel/shard/packed_agreement.hpp>
+#include <keel/shard/parameter_shards.hpp>
 #include <keel/shard/rank_requests.hpp>
 #include <keel/shard/replicas.hpp>
 #include <keel/shard/shared_buffers.hpp>
@@ -63,6 +65,11 @@ struct peer_data_exhausted {
   int rank;
 };
 
+/// Thrown from the forward or backward pass of a micro-batch that another rank has ended; replication::end_pass() tells why.
+struct pass_cancelled : std::exception {
+  char const* what() const noexcept override { return "another rank has ended this update"; }
+};
+
 /// Thrown on ranks that did not run out of memory when another one did and, by the recipe's ladder, all restart the update.
 struct out_of_memory_on_peer : std::exception {
   char const* what() const noexcept override { return "memory ran out on another rank"; }
@@ -90,7 +97,11 @@ class replication final : public rank_requests {
   /// Call when a run begins: clears the failure of an earlier run.
   void begin_run() { is_failure_collective_ = false; }
   /// Call when a call of the step begins: an exception from now on must be reported to the other ranks.
-  void begin_call() { is_failure_reported_ = is_failure_collective_ = ran_out_of_memory_ = false; }
+  void begin_call() {
+    is_failure_reported_ = is_failure_collective_ = ran_out_of_memory_ = is_cancelled_ = false;
+    early_factor_.reset();
+    pass_ended_ = nullptr;
+  }
   /// Starts the agreement, and lets gradient sums start in the last backward pass. Call before that pass with the update's summary, whose
   /// loss is finite or stays on the device. Collective.
   void begin_agreement(update_summary const& local);
@@ -137,6 +148,31 @@ class replication final : public rank_requests {
   /// Under zero<2>, call after each micro-batch but the last, once its gradients are sent. Unless `is_finite`, discards them: the update will
   /// be skipped.
   void end_micro_batch(bool is_finite);
+  /// True under shard::zero<3>, where units gather their parameters. All ranks then run the same units at the same time; a rank that has no
+  /// such pass takes part in those of the others within agree().
+  bool shards_parameters() const { return parameter_shards_ != nullptr; }
+  /// Gathers all parameters until drop_parameters(), so that they can be read and written outside of their units. Collective, both.
+  void gather_parameters() {
+    if (parameter_shards_) parameter_shards_->gather_all();
+  }
+  void drop_parameters() {
+    if (parameter_shards_) parameter_shards_->drop_all();
+  }
+  /// Call before the passes of a micro-batch.
+  void begin_pass();
+  /// Call after each backward pass: frees what units have gathered.
+  void end_backward() {
+    if (parameter_shards_) parameter_shards_->end_backward();
+  }
+  /// Call after the passes, also if they threw `thrown`: frees what units have gathered. Returns true if they ended early because another rank's
+  /// loss is not finite, which agree() reports next. Otherwise rethrows what ended them on another rank, or `thrown`.
+  bool end_pass(std::exception_ptr const& thrown);
+  /// Call after an evaluation: ranks with fewer batches take part in the gathers of the others. Collective.
+  void follow_evaluations();
+  /// Makes all parameters whole for good, before the step is destroyed. Collective.
+  void unshard_parameters() {
+    if (parameter_shards_) parameter_shards_->unshard();
+  }
   /// The shards of the optimizer state; null if it is not sharded.
   optimizer_shards* shards() { return shards_ ? &*shards_ : nullptr; }
   optimizer_shards const* shards() const { return shards_ ? &*shards_ : nullptr; }
@@ -148,6 +184,7 @@ class replication final : public rank_requests {
   void parameters_changed() {
     if (shards_) shards_->clear_gradients();
     if (sums_) sums_->parameters_changed();
+    if (parameter_shards_) parameter_shards_->trained_changed();
     if (shards_) shards_->parameters_changed();
   }
   void require_no_full_state() const {
@@ -220,7 +257,29 @@ class replication final : public rank_requests {
   /// Why a rank takes part in an agreement without a valid update.
   enum class ending : unsigned char { none, threw, out_of_memory };
 
-  void begin_exchange(update_summary const& local, ending how);
+  void begin_exchange(update_summary const& local, ending how, double phase = 0.0);
+  /// Under zero<3>, tells the other ranks which collective of a pass is next: the gather of unit `collective`, or that bucket.
+  /// First takes part in those of ranks in a higher phase. Collective. Throws pass_cancelled if a rank has ended its update, and world_error
+  /// (E26) if ranks in one phase name different collectives.
+  void announce(double phase, double collective, std::string const& name);
+  /// True if this rank, which is at `name`, is in the highest phase of the last exchange. Otherwise takes part in the collective of those
+  /// that are. Throws as announce() does.
+  bool is_next(double phase, std::string const& name);
+  /// Completes the exchange that was begun before the backward pass; true if the ranks' updates continue.
+  bool complete_early_agreement();
+  /// True if the last exchange ended the update.
+  bool has_ended() const;
+  /// Takes part in the collectives of the other ranks' passes until these reach the agreement, too.
+  void follow_passes(std::string const& message);
+  /// The first rank whose number in the last exchange is not 0; -1: none.
+  int first_rank_with(std::int64_t number) const;
+  /// Returns true if the last exchange is one of whole updates, not of passes.
+  bool is_of_updates() const;
+  /// Throws as agree() if the last exchange says that a rank threw or ran out of memory; returns true if it says so and this rank's own
+  /// exception is on its way.
+  bool propagate_failures(ending how, std::string const& message);
+  /// Ends the pass of this rank because the last exchange ended the update.
+  [[noreturn]] void cancel_pass();
   /// `message`: the error of this rank, if it failed.
   update_summary finish_exchange(ending how, std::string const& message);
   void join_pending_collectives(ending how, std::string const& message);
@@ -251,12 +310,19 @@ class replication final : public rank_requests {
   std::int64_t updates_since_replica_check_ = 0;
   std::optional<gradient_sums> sums_;
   std::optional<optimizer_shards> shards_;
+  std::shared_ptr<parameter_shards> parameter_shards_;
+  std::optional<double>
+      early_factor_;               ///< under zero<3>: the factor of this rank's gradients, once the backward pass was agreed on
+  std::exception_ptr pass_ended_;  ///< under zero<3>: what ended a pass of this rank on another one
+  bool is_cancelled_ = false;      ///< under zero<3>: units no longer gather in this pass
+  bool has_cancelled_ = false;     ///< under zero<3>: a pass of the open update was cancelled, so that it will be skipped
   pending_requests local_;
   busy_time busy_{world_};
   std::optional<packed_agreement> numbers_;
   bool is_exchanging_ = false;                    ///< an exchange has begun
   bool has_pending_sums_ = false;                 ///< the others are in the gradient sums, or will start them
   double factor_ = 1.0;                           ///< factor of this rank's gradients in the sums
+  std::int64_t trained_ = 0;                      ///< checksum of the parameters that require grad
   double unit_ = 0.0;                             ///< unit of the weights in the open update; 0: no rank has one yet
   std::vector<torch::nn::Module const*> models_;  ///< models with shared buffers
   shared_buffers buffers_;

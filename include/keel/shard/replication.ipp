@@ -54,10 +54,26 @@ enum number : std::int64_t {
   rates,
   sample,
   busy,
+  phase,
+  collective,
   count
 };
 static_assert(count + 2 == packed_agreement::count);
 }  // namespace packed_field
+
+/// Where a rank is in its micro-batch, under zero<3>. Ranks that are behind take part in the collectives of those in a higher phase first.
+namespace pass_phase {
+inline constexpr double agreement = 0.0, forward = 1.0, backward_begins = 2.0, bucket = 3.0, backward = 4.0;
+}
+
+/// Values of packed_field::nonfinite: a loss of this rank is not finite, or a pass of it was cancelled because one of another rank was not.
+inline constexpr double has_nonfinite_loss = 1.0, has_cancelled_pass = 2.0;
+
+/// The step whose passes this thread runs; null between them.
+inline replication const*& running_step() {
+  thread_local replication const* of_this_thread = nullptr;
+  return of_this_thread;
+}
 
 inline constexpr char const* unknown_exception_message = "an exception that is not a std::exception";
 /// Returns the first line of the exception's message; never empty.
@@ -101,11 +117,14 @@ inline std::string describe_replicated_setup(config const& recipe, parameter_lis
 
 /// Returns a checksum of a sample of the parameters before an update, a different sample in each. On a device it is 0 except before each
 /// hundredth update, because it synchronizes the host.
-inline double sample_parameter_bits(parameter_list const& parameters, std::int64_t update, bool on_device) {
+inline double sample_parameter_bits(parameter_list const& parameters, std::int64_t update, bool on_device,
+                                    c10::function_ref<bool(at::Tensor const&)> is_sharded) {
   constexpr std::int64_t most = 1 << 14;
   auto const count = static_cast<std::int64_t>(parameters.tensors.size());
   if (count == 0) return 0.0;
-  at::Tensor const whole = parameters.tensors[static_cast<std::size_t>(update % count)].detach();
+  at::Tensor const& parameter = parameters.tensors[static_cast<std::size_t>(update % count)];
+  if (is_sharded(parameter)) return 0.0;
+  at::Tensor const whole = parameter.detach();
   if (!whole.defined() || whole.numel() == 0 ||
       ((on_device || !whole.is_cpu()) && update % replica_check_interval != replica_check_interval - 1))
     return 0.0;
@@ -121,6 +140,7 @@ KEEL_BODY replication::replication(world_of_ranks world)
     : rank_requests(std::move(world)), unwinding_(std::uncaught_exceptions()) {}
 
 KEEL_BODY replication::~replication() {
+  if (parameter_shards_) parameter_shards_->close();
   if (is_shared() && std::uncaught_exceptions() > unwinding_) world_.abort("an exception has ended its training");
 }
 
@@ -139,15 +159,34 @@ KEEL_BODY void replication::begin(config const& recipe, parameter_list const& pa
   at::NoGradGuard const no_grad;
   if (recipe.timeout.collective > 0) world_.limit(std::chrono::seconds(recipe.timeout.collective));
   require_same_lines(world_, describe_replicated_setup(recipe, parameters, model, optimizer, updates));
-  for (at::Tensor const& one : parameters.tensors) broadcast(world_, one);
+  // Before the broadcasts, which may still refer to a parameter's memory.
+  if (recipe.shard.stage >= 3) {
+    parameter_shards_ = on_all_ranks(world_, [&] {
+      for (at::Tensor const& one : model.parameters()) {
+        if (one.device() == parameters.tensors.front().device()) continue;
+        throw error("E11",
+                    "parameters are on several devices, but keel::shard::zero<3> gathers those of one. Move the model to one "
+                    "device.");
+      }
+      return parameter_shards::make(
+          world_, model, parameters, [this](parameter_shards::pass of, double collective, std::string const& name) {
+            announce(of == parameter_shards::pass::forward ? pass_phase::forward : pass_phase::backward, collective,
+                     "the unit " + name);
+          });
+    });
+    require_same_lines(world_, parameter_shards_->describe());
+  }
+  // A frozen parameter that differs between ranks would be gathered from shards of different values.
+  for (at::Tensor const& one : recipe.shard.stage >= 3 ? model.parameters() : parameters.tensors) broadcast(world_, one);
   for (at::Tensor const& one : model.buffers()) broadcast(world_, one);
   numbers_.emplace(world_, "an update");
   auto const kept = recipe.shard.stage >= 2 ? gradient_sums::keeps::shards : gradient_sums::keeps::all;
   sums_.emplace(world_, parameters, kept, on_device);
-  if (recipe.shard.stage >= 1) shards_.emplace(world_, optimizer, parameters);
+  if (recipe.shard.stage >= 1) shards_.emplace(world_, optimizer, parameters, parameter_shards_.get());
 }
 
 KEEL_BODY void replication::begin_update() {
+  has_cancelled_ = false;
   unit_ = 0.0;
   if (!shards_gradients()) return;
   sums().shards()->reset();
@@ -241,14 +280,14 @@ KEEL_BODY std::vector<double> replication::group_learning_rates() const {
   return all;
 }
 
-KEEL_BODY void replication::begin_exchange(update_summary const& local, ending how) {
+KEEL_BODY void replication::begin_exchange(update_summary const& local, ending how, double phase) {
   using namespace packed_field;
   if (how == ending::none) buffers_.prepare(models_);
   auto const real = [](auto const value) { return static_cast<double>(value); };
   double* const own = &numbers().local(0);
   own[busy] = busy_.take(world_);
   own[packed_field::threw] = real(how);
-  own[nonfinite] = real(local.first_nonfinite_rank >= 0);
+  own[nonfinite] = local.first_nonfinite_rank >= 0 ? has_nonfinite_loss : has_cancelled_ ? has_cancelled_pass : 0.0;
   own[loss] = local.loss;
   own[loss_weight] = local.loss_weight;
   own[weight] = local.weight;
@@ -257,9 +296,15 @@ KEEL_BODY void replication::begin_exchange(update_summary const& local, ending h
   own[tokens] = real(local.tokens);
   own[updates] = real(local.updates);
   world_.set_current_update(local.updates);
-  // A rank that failed or has no data takes part in no sums.
   if (shards_gradients()) prepare_measure();
-  own[trains] = how != ending::none || local.first_exhausted_rank >= 0 ? 0.0 : real(sums().prepare());
+  // A rank that failed or has no data takes part in no sums.
+  bool const takes_part = how == ending::none && local.first_exhausted_rank < 0;
+  if (takes_part && parameter_shards_) parameter_shards_->prepare_buffers();
+  // Under zero<3> the backward pass that was agreed on has begun sums.
+  if (takes_part && !early_factor_) trained_ = sums().prepare();
+  own[trains] = takes_part ? real(trained_) : 0.0;
+  own[packed_field::phase] = phase;
+  own[packed_field::collective] = 0.0;
   own[signal] = real(local_.signal);
   own[stops] = real(local_.stops);
   own[saves] = real(local_.saves);
@@ -270,7 +315,10 @@ KEEL_BODY void replication::begin_exchange(update_summary const& local, ending h
   own[rates] = 0.0;
   double place = 0.0;
   for (double const rate : group_learning_rates()) own[rates] += rate * ++place;
-  own[sample] = how == ending::none ? sample_parameter_bits(*parameters_, local.updates, local.on_device) : 0.0;
+  auto const is_sharded = [this](at::Tensor const& one) {
+    return parameter_shards_ && parameter_shards_->shard_of(one).defined();
+  };
+  own[sample] = how == ending::none ? sample_parameter_bits(*parameters_, local.updates, local.on_device, is_sharded) : 0.0;
   // An exception before this line has not been reported to the others yet.
   is_failure_reported_ = true;
   numbers().begin(how != ending::none);
@@ -282,7 +330,8 @@ KEEL_BODY update_summary replication::combine_summaries() const {
   update_summary all;
   all.unit = unit_;
   for (int rank = 0; rank < world_.size(); ++rank) {
-    if (all.first_nonfinite_rank < 0 && of(rank, packed_field::nonfinite) != 0.0) all.first_nonfinite_rank = rank;
+    if (all.first_nonfinite_rank < 0 && of(rank, packed_field::nonfinite) == has_nonfinite_loss)
+      all.first_nonfinite_rank = rank;
     if (all.first_exhausted_rank < 0 && of(rank, packed_field::ended) != 0.0) all.first_exhausted_rank = rank;
     if (all.unit == 0.0) all.unit = of(rank, packed_field::unit);
   }
@@ -294,6 +343,7 @@ KEEL_BODY update_summary replication::combine_summaries() const {
     all.rows += static_cast<std::int64_t>(of(rank, packed_field::rows));
     all.tokens += static_cast<std::int64_t>(of(rank, packed_field::tokens));
   }
+  if (all.first_nonfinite_rank < 0) all.first_nonfinite_rank = first_rank_with(packed_field::nonfinite);
   all.updates = static_cast<std::int64_t>(of(0, packed_field::updates));
   if (numbers().first_mismatch(packed_field::names) < 0) all.names = static_cast<std::uint32_t>(of(0, packed_field::names));
   return all;
@@ -305,6 +355,11 @@ KEEL_BODY double replication::relative_factor(update_summary const& all) const {
 }
 
 KEEL_BODY std::optional<double> replication::permitted_sum_factor() {
+  if (parameter_shards_) {
+    if (is_exchanging_ && !complete_early_agreement()) return std::nullopt;
+    if (early_factor_) announce(pass_phase::bucket, static_cast<double>(sums().next_bucket()), "a bucket of gradients");
+    return early_factor_;
+  }
   if (!is_exchanging_) return std::nullopt;
   // Gradients that are to be released must not wait for the end of the backward pass.
   if (shards_gradients() && !numbers().complete()) return std::nullopt;
@@ -332,11 +387,36 @@ KEEL_BODY void replication::propagate_failure(int first, std::string const& thre
     throw world_error("E25", "rank " + std::to_string(first) + " threw; the update was discarded on all ranks: " + message);
 }
 
-KEEL_BODY update_summary replication::finish_exchange(ending how, std::string const& message) {
+KEEL_BODY int replication::first_rank_with(std::int64_t number) const {
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    if (numbers().of(rank, number) != 0.0) return rank;
+  }
+  return -1;
+}
+
+KEEL_BODY bool replication::is_of_updates() const {
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    double const phase = numbers().of(rank, packed_field::phase);
+    if (phase != pass_phase::agreement && phase != pass_phase::backward_begins) return false;
+  }
+  return true;
+}
+
+KEEL_BODY bool replication::has_ended() const {
+  for (auto const one : {packed_field::threw, packed_field::nonfinite, packed_field::ended}) {
+    if (first_rank_with(one) >= 0) return true;
+  }
+  if (!is_of_updates()) return false;
+  for (auto const one :
+       {packed_field::updates, packed_field::rates, packed_field::trains, packed_field::on_device, packed_field::sample}) {
+    if (numbers().first_mismatch(one) >= 0) return true;
+  }
+  return !combine_summaries().is_finite();
+}
+
+KEEL_BODY bool replication::propagate_failures(ending how, std::string const& message) {
   std::string const threw = how == ending::threw ? message : std::string();
   auto const of = [this](int rank, packed_field::number what) { return numbers().of(rank, what); };
-  is_exchanging_ = has_pending_sums_ = false;
-  numbers().wait(message.substr(0, max_message_length));
   int thrower = world_.size();
   bool is_out_of_memory = false;
   for (int rank = world_.size() - 1; rank >= 0; --rank) {
@@ -345,19 +425,162 @@ KEEL_BODY update_summary replication::finish_exchange(ending how, std::string co
     if (has_words) thrower = rank;
     is_out_of_memory = is_out_of_memory || !has_words;
   }
-  if (thrower < world_.size()) {
-    propagate_failure(thrower, threw);
-    // This rank's own exception is already propagating.
-    return {};
-  }
+  if (thrower == world_.size() && !is_out_of_memory) return false;
   // If a rank has no more data, the update is discarded, even if memory ran out on another.
-  for (int rank = 0; is_out_of_memory && rank < world_.size(); ++rank) {
-    if (of(rank, packed_field::ended) != 0.0) return {.first_exhausted_rank = rank};
+  if (thrower == world_.size() && first_rank_with(packed_field::ended) >= 0) return false;
+  // Buckets that were begun before are complete on all ranks; gradients are discarded.
+  if (parameter_shards_) sums().wait_for_begun();
+  propagate_failure(thrower, threw);
+  return true;
+}
+
+KEEL_BODY bool replication::is_next(double phase, std::string const& name) {
+  auto const phase_of = [this](int rank) { return numbers().of(rank, packed_field::phase); };
+  auto const collective_of = [this](int rank) { return numbers().of(rank, packed_field::collective); };
+  int first = 0;
+  for (int rank = 1; rank < world_.size(); ++rank) {
+    if (phase_of(rank) > phase_of(first)) first = rank;
   }
-  if (is_out_of_memory) {
-    propagate_failure(thrower, threw);
-    return {};
+  double const highest = phase_of(first), next = collective_of(first);
+  for (int rank = first + 1; rank < world_.size(); ++rank) {
+    if (phase_of(rank) != highest || collective_of(rank) == next) continue;
+    std::string const of_first = broadcast_string(world_, name, first);
+    // All ranks throw it.
+    is_failure_reported_ = is_failure_collective_ = true;
+    throw world_error("E26", "rank " + std::to_string(rank) + " is at " + broadcast_string(world_, name, rank) + ", and rank " +
+                                 std::to_string(first) + " at " + of_first +
+                                 ". Under keel::shard::zero<3> all ranks must call the same units in the same order: choose "
+                                 "between units by what all ranks know.");
   }
+  if (phase == highest) return true;
+  if (highest == pass_phase::backward_begins) {
+    update_summary const all = combine_summaries();
+    unit_ = all.unit;
+    // A rank that is in its forward pass has not prepared the sums yet.
+    if (phase == pass_phase::forward && !early_factor_) trained_ = sums().prepare();
+    // Another bucket may need a gradient that this rank has, although it has not all of the bucket.
+    if (!early_factor_) early_factor_ = relative_factor(all);
+  } else if (highest == pass_phase::bucket) {
+    sums().begin_next(early_factor_.value_or(1.0));
+  } else {
+    parameter_shards_->follow_gather(next);
+  }
+  return false;
+}
+
+KEEL_BODY bool replication::complete_early_agreement() {
+  for (;;) {
+    if (!numbers().complete() || !numbers().is_done() || has_ended()) return false;
+    if (is_next(pass_phase::backward_begins, "its backward pass")) break;
+    numbers().begin();
+  }
+  update_summary const all = combine_summaries();
+  unit_ = all.unit;
+  early_factor_ = relative_factor(all);
+  is_exchanging_ = false;
+  // What fails from now on is not in the numbers.
+  is_failure_reported_ = false;
+  return true;
+}
+
+KEEL_BODY void replication::cancel_pass() {
+  is_cancelled_ = true;
+  try {
+    propagate_failures(ending::none, "");
+    if (int const exhausted = first_rank_with(packed_field::ended); exhausted >= 0) throw peer_data_exhausted{exhausted};
+  } catch (...) {
+    // Thrown by end_pass(): what the pass calls may change an exception, or catch it.
+    is_failure_reported_ = true;
+    pass_ended_ = std::current_exception();
+  }
+  throw pass_cancelled();
+}
+
+KEEL_BODY void replication::announce(double phase, double collective, std::string const& name) {
+  if (!is_shared()) return;
+  if (running_step() != nullptr && running_step() != this)
+    throw error("E12", name +
+                           " belongs to another step with keel::shard::zero<3> than the one whose loss is computed. Use "
+                           "keel::shard::zero<2> for models that call each other.");
+  if (is_cancelled_) throw pass_cancelled();
+  if (auto const failed = sums().failure()) std::rethrow_exception(failed);
+  if (is_exchanging_ && !complete_early_agreement()) {
+    is_cancelled_ = true;
+    throw pass_cancelled();
+  }
+  do {
+    for (std::int64_t i = 0; i < packed_field::count; ++i) numbers().local(i) = 0.0;
+    numbers().local(packed_field::phase) = phase;
+    numbers().local(packed_field::collective) = collective;
+    numbers().begin();
+    numbers().wait();
+    if (has_ended()) cancel_pass();
+  } while (!is_next(phase, name));
+}
+
+KEEL_BODY void replication::begin_pass() {
+  if (!parameter_shards_) return;
+  if (parameter_shards_->are_all_gathered())
+    throw error("E12",
+                "a micro-batch was begun while the result of gather_parameters() exists, which would undo its update. End that "
+                "scope before.");
+  is_cancelled_ = false;
+  running_step() = this;
+}
+
+KEEL_BODY bool replication::end_pass(std::exception_ptr const& thrown) {
+  if (!parameter_shards_) return false;
+  running_step() = nullptr;
+  parameter_shards_->end_backward();
+  bool const is_cancelled = std::exchange(is_cancelled_, false);
+  // What a bucket's hook threw has ended the pass, too; if it did not, sum_gradients() reports it.
+  if (thrown || is_cancelled) sums().take_failure();
+  if (pass_ended_ || (thrown && !is_cancelled)) {
+    sums().forget();
+    if (pass_ended_) early_factor_.reset();
+  }
+  if (pass_ended_) std::rethrow_exception(std::exchange(pass_ended_, nullptr));
+  if (!is_cancelled && thrown) std::rethrow_exception(thrown);
+  if (!is_cancelled) return false;
+  sums().wait_for_begun();
+  for (at::Tensor const& one : parameters_->tensors) one.mutable_grad() = at::Tensor();
+  sums().shards()->discarded();
+  has_cancelled_ = true;
+  return true;
+}
+
+KEEL_BODY void replication::follow_passes(std::string const& message) {
+  for (;;) {
+    if (first_rank_with(packed_field::threw) >= 0 || first_rank_with(packed_field::ended) >= 0) return;
+    if (is_of_updates() && has_ended()) return;
+    // A loss that is not finite cancels the passes of the other ranks, which then come here, too.
+    bool const is_cancelled = first_rank_with(packed_field::nonfinite) >= 0;
+    if (!is_cancelled && is_next(pass_phase::agreement, "the end of its micro-batch")) return;
+    numbers().begin();
+    numbers().wait(message);
+  }
+}
+
+KEEL_BODY void replication::follow_evaluations() {
+  if (!parameter_shards_ || !is_shared()) return;
+  for (std::int64_t i = 0; i < packed_field::count; ++i) numbers().local(i) = 0.0;
+  numbers().begin();
+  numbers().wait();
+  follow_passes("");
+  propagate_failures(ending::none, "");
+}
+
+KEEL_BODY update_summary replication::finish_exchange(ending how, std::string const& message) {
+  auto const of = [this](int rank, packed_field::number what) { return numbers().of(rank, what); };
+  is_exchanging_ = has_pending_sums_ = false;
+  numbers().wait(message.substr(0, max_message_length));
+  if (parameter_shards_) follow_passes(message.substr(0, max_message_length));
+  early_factor_.reset();
+  // This rank's own exception is already propagating.
+  if (propagate_failures(how, message)) return {};
+  if (int const exhausted = first_rank_with(packed_field::ended);
+      exhausted >= 0 && (first_rank_with(packed_field::threw) >= 0 || !is_of_updates()))
+    return {.first_exhausted_rank = exhausted};
   std::vector<double> milliseconds;
   milliseconds.reserve(static_cast<std::size_t>(world_.size()));
   for (int rank = 0; rank < world_.size(); ++rank) milliseconds.push_back(of(rank, packed_field::busy));
@@ -404,7 +627,9 @@ KEEL_BODY update_summary replication::finish_exchange(ending how, std::string co
 
 KEEL_BODY void replication::begin_agreement(update_summary const& local) {
   if (!is_shared()) return;
-  begin_exchange(local, ending::none);
+  // The pass went on although a unit threw this.
+  if (is_cancelled_) throw pass_cancelled();
+  begin_exchange(local, ending::none, parameter_shards_ ? pass_phase::backward_begins : pass_phase::agreement);
   sums().begin_backward([this] { return permitted_sum_factor(); });
 }
 
@@ -414,6 +639,8 @@ KEEL_BODY update_summary replication::agree(update_summary const& local) {
     requests_ = local_;
     return local;
   }
+  // The backward pass had no collective that would have completed it.
+  if (parameter_shards_ && is_exchanging_) static_cast<void>(complete_early_agreement());
   if (!is_exchanging_) begin_exchange(local, ending::none);
   auto const ends = c10::make_scope_exit([this] {
     if (!has_pending_sums_) sums().forget();
@@ -484,6 +711,8 @@ KEEL_BODY void replication::report_out_of_memory() {
 KEEL_BODY void replication::join_pending_collectives(ending how, std::string const& message) {
   // A backward pass that threw in one thread may still run in another, and start sums there.
   sums().forget();
+  // After it the others are in their passes, where the next exchange tells them.
+  if (parameter_shards_ && is_exchanging_) static_cast<void>(complete_early_agreement());
   bool const is_unreported = !std::exchange(is_failure_reported_, true);
   if (is_unreported) begin_exchange({}, how);
   // This rank may have agreed before it threw. Then the others are in the sums, or will be, unless the agreement rules them out.
@@ -525,7 +754,10 @@ KEEL_BODY void replication::verify_replicas() {
   share_buffers();
   require_same_lines(world_, describe_param_groups(*parameters_, *optimizer_));
   tensor_map all;
-  for (auto const& parameter : model_->named_parameters()) all.emplace(parameter.key(), parameter.value());
+  for (auto const& parameter : model_->named_parameters()) {
+    if (!parameter_shards_ || !parameter_shards_->shard_of(parameter.value()).defined())
+      all.emplace(parameter.key(), parameter.value());
+  }
   for (auto const& buffer : model_->named_buffers()) all.emplace(buffer.key(), buffer.value());
   require_replicas(world_, "the parameter or buffer", all);
 }

@@ -25,7 +25,9 @@ namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY void replicated_update::agree_in_backward() {
   // A split micro-batch has several backward passes, and a hook that runs after it may read gradients or call a collective.
-  bool const is_single_pass = parts_.ladder.relief().pieces == 1 && !parts_.observer->reads_losses();
+  // Under zero<3> ranks meet in the pass anyway, and not all of them may have such a hook.
+  bool const reads_losses = parts_.observer->reads_losses() && !parts_.ranks.shards_parameters();
+  bool const is_single_pass = parts_.ladder.relief().pieces == 1 && !reads_losses;
   bool const is_known = on_device() || !parts_.losses_stay_on_device;
   if (!parts_.ranks.is_shared() || !is_known || !is_single_pass) return;
   parts_.pass.set_before_backward_hook(

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <keel/core/outcome.hpp>
+#include <keel/shard/gathered_parameters.hpp>
 #include <keel/step/any_micro_batch.hpp>
 #include <keel/step/device_update.hpp>
 #include <keel/step/host_update.hpp>
@@ -115,6 +116,12 @@ class step_engine : public manual_backward_host {
   step_environment const& environment() const { return parts_.environment; }
   /// The parameters that the optimizer trains, with their names.
   parameter_list const& parameters() const { return parts_.parameters; }
+  /// Makes all parameters whole while the result exists, for reading and writing them outside of their units. Needed under shard::zero<3>
+  /// only. Collective.
+  [[nodiscard]] gathered_parameters gather_parameters() { return gathered_parameters({&parts_.ranks}); }
+  /// Makes all parameters whole for good. Call before a step with shard::zero<3> is destroyed, if the model is used afterwards; the step
+  /// makes no updates any more. Collective.
+  void unshard_parameters() { parts_.ranks.unshard_parameters(); }
   /// The optimizer given at construction.
   torch::optim::Optimizer& optimizer() const { return parts_.optimizer; }
   /// The model given at construction.
@@ -184,6 +191,8 @@ class step_engine : public manual_backward_host {
   oom::rung_kind take_rung(std::string const& message, bool may_give_up = true);
   void end_update();
   void run(any_micro_batch& batch, std::int64_t index);
+  /// Runs forward and backward of a micro-batch, which another rank may end under zero<3>.
+  loss_accumulator run_passes(any_micro_batch& batch);
   void observe_end(loss_accumulator const& tally, std::int64_t index);
   update_strategy& strategy();
   update_decision decide();

@@ -115,6 +115,11 @@ KEEL_BODY void step_engine::begin_manual_backward() {
   require_no_manual_backward();
   if (parts_.has_closure())
     throw error("E12", "an optimizer with a closure evaluates the loss itself. Pass a loss function: step(batch, loss_of).");
+  if (parts_.ranks.shards_parameters())
+    throw error(
+        "E12",
+        "step.open() cannot be used under keel::shard::zero<3>, where ranks end each other's passes. Pass a loss function: "
+        "step(batch, loss_of), or use keel::shard::zero<2>.");
   parts_.ranks.begin_call();
   drop_on_exception([&]() -> step_outcome {
     if (!open_) begin();
@@ -151,7 +156,9 @@ KEEL_BODY void step_engine::require_no_manual_backward() const {
 }
 
 KEEL_BODY bool step_engine::traces_incidents() const {
-  return parts_.recipe().incident.kind != incident::kind::off && parts_.observer->traces_incidents();
+  // A trace runs the forward pass on one rank, whose units cannot be gathered.
+  return parts_.recipe().incident.kind != incident::kind::off && parts_.observer->traces_incidents() &&
+         !parts_.ranks.shards_parameters();
 }
 
 KEEL_BODY void step_engine::keep(any_micro_batch& batch) {
@@ -206,7 +213,9 @@ KEEL_BODY void step_engine::open_update() {
   if (parts_.decides_on_device && !parts_.scale_on_device && is_dynamic)
     parts_.scale_on_device.emplace(parts_.recipe().loss_scale, parts_.scaler, parts_.parameters.tensors.front().device());
   bool const on_device = parts_.decides_on_device && parts_.scale_on_device;
-  parts_.pass.layers().begin(parts_.observer->watches_layers());
+  if (parts_.ranks.shards_parameters()) parts_.pass.share_passes([this] { parts_.ranks.end_backward(); });
+  // The norm of a layer is a sum over the shards of all ranks, which are not all asked for it.
+  parts_.pass.layers().begin(parts_.ranks.shards_parameters() ? layer_detail::none : parts_.observer->watches_layers());
   // Sharded gradients are sent during the backward pass, so the hosts must agree on the losses first.
   parts_.losses_stay_on_device = parts_.decides_on_device || (!parts_.ranks.shards_gradients() &&
                                                               parts_.environment.decides_on_device(parts_.parameters.device));
@@ -218,8 +227,23 @@ KEEL_BODY void step_engine::run(any_micro_batch& batch, std::int64_t index) {
   parts_.observer->observe(event::micro_batch_begin{parts_.begun(), index});
   bool const is_last = index + 1 == parts_.present().accumulate.count;
   if (parts_.ranks.is_shared() && (is_last || parts_.ranks.shards_gradients())) replicated_.agree_in_backward();
-  observe_end(parts_.pass.run(batch, relief()), index);
+  observe_end(run_passes(batch), index);
   if (!is_last && parts_.ranks.shards_gradients()) replicated_.end_micro_batch();
+}
+
+KEEL_BODY loss_accumulator step_engine::run_passes(any_micro_batch& batch) {
+  if (!parts_.ranks.shards_parameters()) return parts_.pass.run(batch, relief());
+  loss_accumulator tally;
+  std::exception_ptr thrown;
+  parts_.ranks.begin_pass();
+  try {
+    tally = parts_.pass.run(batch, relief());
+  } catch (...) {
+    // Rethrown by end_pass(), or replaced by what has ended the pass on another rank.
+    thrown = std::current_exception();
+  }
+  if (parts_.ranks.end_pass(std::exchange(thrown, nullptr))) parts_.pass.end_cancelled();
+  return tally;
 }
 
 KEEL_BODY void step_engine::observe_end(loss_accumulator const& tally, std::int64_t index) {
@@ -410,6 +434,8 @@ KEEL_BODY step_outcome step_engine::skip(update_decision const& found) {
 }
 
 KEEL_BODY std::string step_engine::trace_incident(update_decision const& found, reason why) {
+  if (parts_.ranks.shards_parameters() && parts_.recipe().incident.kind != incident::kind::off)
+    return "not traced, because under keel::shard::zero<3> a rank cannot run the forward pass alone";
   if (!traces_incidents() || !parts_.trace.takes(why)) return "";
   bool const is_before = found.facts.late && open_;
   auto const forward = [this](any_micro_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* units) {
@@ -471,6 +497,8 @@ KEEL_BODY void step_engine::unfreeze(std::vector<at::Tensor> const& which, doubl
     throw error("E12",
                 "unfreeze() was called during an open update. Call it between updates, such as at the beginning of an epoch.");
   parts_.ranks.require_trainable(which);
+  // Before anything is changed, because it may fail.
+  auto const whole = gather_parameters();
   std::size_t const before = parts_.parameters.tensors.size();
   if (!add_trained_group(parts_.model, parts_.optimizer, parts_.parameters, which, rate)) return;
   parts_.schedule.add_group(rate);

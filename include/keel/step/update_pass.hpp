@@ -88,8 +88,16 @@ class update_pass {
   /// parameter since then, and data_error (E07) if no parameter has a gradient.
   /// `has_sent`: gradients of this update were sent to other ranks and released. Throws data_error (E07) if there was none.
   gradients<stage::scaled> complete(bool has_sent = false);
+  /// Call if ranks run their passes together. `after_backward` is called after each backward pass. A micro-batch that is split ends at the
+  /// first piece whose loss is not finite, because the other ranks end theirs.
+  void share_passes(std::function<void()> after_backward) { after_backward_ = std::move(after_backward); }
   /// Call when gradients were sent and released between two micro-batches.
   void gradients_sent() { watch_.take(may_accumulate_); }
+  /// Call when another rank has ended the passes of a micro-batch.
+  void end_cancelled() {
+    phases_.stop();
+    capture_marks();
+  }
   /// Throws interference_error (E19) if the program changed a gradient or a parameter since the micro-batch.
   void require_unchanged() const { watch_.require_unchanged(); }
 
@@ -125,6 +133,8 @@ class update_pass {
   void add_to_sum(loss_accumulator const& tally) { is_sum_ ? sums_.loss.add_term(tally) : sums_.loss.add(tally); }
   void add_parts(weighted_loss const& loss);
   void add_gradients(weighted_loss const& loss);
+  /// True if a loss of the update, whose present micro-batch has `tally`, is known to be non-finite: the update will be skipped.
+  bool has_nonfinite_loss(loss_accumulator const& tally) const;
   void add_nonfinite(std::int64_t rows, loss_accumulator& tally) const;
   std::int64_t length(memory_settings const& relief) const { return shortens_ ? relief.length : 0; }
   void capture_marks();
@@ -153,6 +163,7 @@ class update_pass {
   phase_clock phases_;
   layer_watch layers_;
   bool losses_stay_on_device_ = false;
+  std::function<void()> after_backward_;  ///< empty: this rank runs its passes alone
   before_backward before_backward_;
   std::optional<gradients<stage::scaled, accumulation::partial>> gradients_;
   update_sums sums_;

@@ -123,6 +123,7 @@ KEEL_BODY loss_accumulator update_pass::run(any_micro_batch& batch, memory_setti
   at::ScalarType const dtype = parameters_.tensors.front().scalar_type();
   loss_accumulator tally;
   auto const run_range = [&](std::int64_t begin, std::int64_t end) {
+    if (begin > 0 && after_backward_ && has_nonfinite_loss(tally)) return;
     auto const piece = whole.part(begin, end, 0);
     try {
       run_piece(piece ? *piece : whole, relief, tally);
@@ -264,10 +265,16 @@ KEEL_BODY void update_pass::run_piece(any_micro_batch& piece, memory_settings co
     double const value = environment_.host_value(loss.mean);
     tally.add(value, loss.weight);
     // The update will be skipped, so a backward pass would only cost time.
-    if (!std::isfinite(value)) return;
+    if (!std::isfinite(value) || (after_backward_ && has_nonfinite_loss(tally))) return;
   }
   if (before_backward_) std::exchange(before_backward_, nullptr)(tally, loss.weight);
   add_gradients(loss);
+  if (after_backward_) after_backward_();
+}
+
+KEEL_BODY bool update_pass::has_nonfinite_loss(loss_accumulator const& tally) const {
+  return (tally.weight > 0.0 && !std::isfinite(tally.mean())) ||
+         (sums_.loss.weight > 0.0 && !sums_.loss.is_on_device() && !std::isfinite(sums_.loss.mean()));
 }
 
 KEEL_BODY void update_pass::add_gradients(weighted_loss const& loss) {

@@ -161,6 +161,7 @@ KEEL_BODY best_saved checkpoint_manager::load_best() {
   models_.require_parameters_in_place();
   bool const of_average = recipe_.evaluation.averaged && !models_.averages().empty() &&
                           recipe_.checkpoint.metric == checkpoint::metric::evaluation_loss;
+  auto const whole = models_.gather_parameters();
   load_weights(models_.model(), found->path, {.averaged = of_average});
   return *found;
 }
@@ -343,6 +344,7 @@ KEEL_BODY snapshot checkpoint_manager::live(std::optional<std::int64_t> age) {
 
 KEEL_BODY nlohmann::ordered_json checkpoint_manager::describe_live_state() {
   optimizer_shards::scope const shards(models_.trained().front().shards);
+  auto const whole = models_.gather_parameters();
   return describe_state(models_.model(), models_.optimizer(), models_.parameters());
 }
 
@@ -457,6 +459,7 @@ KEEL_BODY void checkpoint_manager::save_collectively(save_reason reason, std::op
       can_all_ranks_write_ = all_can && all_seen;
     }
     bool const all_write = *can_all_ranks_write_;
+    auto const whole = models_.gather_parameters();
     using writers = checkpoint_collectives::writers;
     snapshot const content =
         ranks_.gather([&] { return live(age); }, models_.trained(), models_.model(), all_write ? writers::all : writers::first);
@@ -567,6 +570,7 @@ KEEL_BODY void checkpoint_manager::apply(snapshot content, std::string const& so
   if (waiting) *deferred_parts_ = std::move(*waiting);
   models_.match_groups(content.state);
   config const present = present_config();
+  auto const whole = models_.gather_parameters();
   apply_snapshot(std::move(content), present, models_.model(), models_.trained(), parts(), source, accepted(use));
   run_id_ = run_id;
   models_.adopt_loaded_rates();

@@ -82,12 +82,21 @@ inline std::vector<random_snapshot> random_state_of(trained_models const& models
   return all;
 }
 
+/// Throws error (E12) under shard::zero<3>, where a rank cannot run the model alone.
+inline step_engine& require_whole_parameters(step_engine& step) {
+  if (step.ranks().shards_parameters())
+    throw error("E12",
+                "preflight, lr_range_test, overfit_one_batch, replay and narrow run the model on one rank, which "
+                "keel::shard::zero<3> does not support. Run them under keel::shard::zero<2>, or on one rank.");
+  return step;
+}
+
 /// RAII: saves the state that a dry run changes, and restores it on destruction: all models of the run, one optimizer, the registered state
 /// and the random generators.
 class saved_state {
  public:
   explicit saved_state(dry_run_subject const& of)
-      : optimizer_(of.step.optimizer()),
+      : optimizer_(require_whole_parameters(of.step).optimizer()),
         program_(of.loop.checkpoints().registered()),
         registered_(program_.capture_all()),
         modes_(std::in_place, of.loop.models().model()),

@@ -125,7 +125,10 @@ class evaluator {
   void replace_or_add(std::string name, measurement measure);
   evaluation_result evaluate(std::string const& name, measurement const& measure, std::int64_t most = 0);
   evaluation::settings const& settings() const { return context_.recipe.evaluation; }
-  bool may_cut() const { return oom::has_rung(context_.recipe.oom, oom::rung_kind::halve_micro_batch); }
+  bool may_cut() const {
+    // Ranks that gather parameters together cannot repeat a batch alone.
+    return !context_.models.shards_parameters() && oom::has_rung(context_.recipe.oom, oom::rung_kind::halve_micro_batch);
+  }
   double judged(std::vector<std::pair<std::string, double>> const& values) const;
 
   run_context context_;

@@ -47,6 +47,7 @@ KEEL_BODY evaluation_result evaluator::evaluate(std::string const& name, measure
     return measure(most,
                    {context_.models.pieces(), may_cut(), context_.models.relief().attention, make_room, before_batch_hook_});
   }();
+  context_.models.follow_evaluations();
   if (shard::is_distributed(context_.recipe.shard)) average_over_ranks(context_.world, name, result);
   is_inside_ = false;
   double const taken = std::chrono::duration<double, std::milli>(context_.time.now() - began).count();

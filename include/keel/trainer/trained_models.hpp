@@ -89,6 +89,12 @@ class trained_models {
   /// Collective. Throws world_error if parameters, buffers or options of the optimizer differ from rank 0's.
   void verify_replicas();
   void require_parameters_in_place();
+  /// Makes the parameters of all models whole while the result exists. Collective.
+  [[nodiscard]] gathered_parameters gather_parameters();
+  /// True if a model has shard::zero<3>.
+  bool shards_parameters() const;
+  /// Call after an evaluation. Collective.
+  void follow_evaluations();
 
   /// All optimizers, each with its recipe and facts.
   std::vector<trained_optimizer> trained();

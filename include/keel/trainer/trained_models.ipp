@@ -130,6 +130,20 @@ KEEL_BODY void trained_models::flush_layer_metrics() {
   for (run_part* const one : all_) one->step().flush_layer_metrics();
 }
 
+KEEL_BODY gathered_parameters trained_models::gather_parameters() {
+  std::vector<replication*> steps;
+  for (run_part* const one : all_) steps.push_back(&one->step().ranks());
+  return gathered_parameters(std::move(steps));
+}
+
+KEEL_BODY bool trained_models::shards_parameters() const {
+  return std::any_of(all_.begin(), all_.end(), [](run_part const* one) { return one->step().ranks().shards_parameters(); });
+}
+
+KEEL_BODY void trained_models::follow_evaluations() {
+  for (run_part* const one : all_) one->step().ranks().follow_evaluations();
+}
+
 KEEL_BODY void trained_models::verify_replicas() {
   for (run_part* const one : all_) one->step().verify_replicas();
 }

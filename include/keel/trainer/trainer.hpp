@@ -267,6 +267,12 @@ class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::train
   /// average, if the evaluations used it. To continue training from there, use options.resume_at. Collective. Throws error: E12 if
   /// there is no best checkpoint, S16 inside an update.
   best_saved load_best() { return loop_.checkpoints().load_best(); }
+  /// Makes all parameters whole while the result exists, for reading, saving and changing them outside of their units. Needed under
+  /// shard::zero<3> only. Collective; change the same on all ranks.
+  [[nodiscard]] gathered_parameters gather_parameters() { return step_.gather_parameters(); }
+  /// Makes all parameters whole for good. Call before a trainer with shard::zero<3> is destroyed, if the model is used afterwards; no
+  /// updates can follow. Collective.
+  void unshard_parameters() { step_.unshard_parameters(); }
 
   // Evaluation.
 

@@ -1,10 +1,10 @@
-// expect: A01 D23
+// expect: A02 D23
 #include <keel/recipe.hpp>
 
 #ifdef KEEL_TWIN
 struct mine : keel::recipe<keel::recompute::reentrant, keel::shard::zero<3>> {};
 #else
-struct mine : keel::recipe<keel::recompute::non_reentrant, keel::shard::zero<3>, keel::accept<"A01">> {};
+struct mine : keel::recipe<keel::recompute::reentrant, keel::model::partly_frozen, keel::accept<"A02">> {};
 #endif
 
 template struct keel::checked<mine>;

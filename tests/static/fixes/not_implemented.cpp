@@ -9,7 +9,8 @@ namespace timeout = keel::timeout;
 namespace fixed {
 
 template <>
-inline constexpr auto fixes<rule::U04> = said(FIX("keel::shard::zero<2>", keel::shard::zero<2>), FIX("keel::shard::replicate", keel::shard::replicate));
+inline constexpr auto fixes<rule::U04> = said(FIX("keel::shard::zero<2>", keel::shard::zero<2>, keel::ema<0.999>),
+                                              FIX("a recipe without them", keel::shard::zero<3>));
 template <>
 inline constexpr auto fixes<rule::U08> =
     said(FIX("keel::health::off", keel::health::off, keel::objective::grpo<8>),

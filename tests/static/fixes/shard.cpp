@@ -23,7 +23,8 @@ inline constexpr auto fixes<rule::Z09> = said(FIX("AdamW", keel::shard::replicat
          FIX("keel::shard::none on one rank", keel::shard::none, keel::world::size<1>, optimizer::is<optimizer::closure>));
 template <>
 inline constexpr auto fixes<rule::Z11> =
-    said(FIX("untie them", keel::shard::zero<3>), FIX("keel::shard::zero<2>", keel::shard::zero<2>, tied));
+    said(FIX("untie them", keel::shard::zero<3>), FIX("keel::shard::zero<2>", keel::shard::zero<2>, tied),
+         FIX("keel::accept<\"Z11\">", keel::shard::zero<3>, tied, keel::accept<"Z11">));
 template <>
 inline constexpr auto fixes<rule::Z23> = said(FIX("keel::offload::none, no offload rung", keel::offload::none, optimizer::is<optimizer::state_on_host>,
              keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>));

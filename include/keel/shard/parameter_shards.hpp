@@ -1,0 +1,146 @@
+// shard::zero<3>: shards parameters, each on its elements in memory order (shard_range.hpp), grouped by keel::unit (Rajbhandari et al. 2020,
+// stage Pos+g+p; Zhao et al. 2023, "PyTorch FSDP"). The parameters of a unit's module are gathered before its forward pass and freed after
+// it, and gathered again when the backward pass reaches the unit. A module's first call as a unit shards its parameters. Those that no unit
+// has stay whole, as do those whose memory other tensors share.
+// A freed parameter keeps its tensor and its storage object, so that tensors that autograd saved in the forward pass are valid again once it
+// is gathered. A unit stays gathered in the backward pass until an earlier unit begins its own: autograd runs nodes in the reverse order of
+// their forward calls, so by then no node of it is left. If a node still needs it, for instance of a second output, it is gathered again.
+// All ranks must call the same units in the same order. Nested units belong to the outermost one.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <keel/collective/world_of_ranks.hpp>
+#include <keel/core/parameters.hpp>
+#include <keel/recompute/unit_parameters.hpp>
+#include <keel/shard/shard_range.hpp>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace keel::detail::inline KEEL_MODE {
+
+class parameter_shards final : public unit_parameters, public std::enable_shared_from_this<parameter_shards> {
+ public:
+  enum class pass : bool { forward, backward };
+  /// Called before a unit is gathered, and at its first call, with what follow_gather() needs and the unit's name, once this rank has the
+  /// memory. If it throws, nothing is gathered.
+  using before_gather = std::function<void(pass of, double collective, std::string const& name)>;
+
+  /// `trained`: the optimizer's parameters, whose shards are those of optimizer_shards and gradient_shards; it must outlive this object.
+  /// Throws error (E11) if another step shards a module of `model`, or has left it sharded.
+  static std::shared_ptr<parameter_shards> make(world_of_ranks world, torch::nn::Module& model, parameter_list const& trained,
+                                                before_gather announce = {});
+  /// Parameters stay freed, unless unshard() was called: the shards of the other ranks cannot be gathered here.
+  ~parameter_shards() override;
+
+  std::shared_ptr<unit_call> call(void const* module) override;
+  void restore(c10::StorageImpl const* memory) override;
+  /// Call after each backward pass, also if it threw: frees what it gathered.
+  void end_backward();
+
+  /// Takes part in a gather of other ranks, without having the parameters. Allocates nothing after prepare_buffers().
+  void follow_gather(double collective);
+  /// Allocates the buffers of the gathers of all units that were called.
+  void prepare_buffers();
+  /// Ends the gathers: the step ends, but tensors that autograd saved may still refer to this object.
+  void close();
+
+  /// This rank's shard of a parameter, of one dimension; undefined while the parameter is whole. Write to it only between updates.
+  at::Tensor shard_of(at::Tensor const& parameter) const;
+  /// Call after the list of trained parameters changed, between updates. Collective.
+  void trained_changed();
+
+  /// Gathers all parameters until drop_all(), which shards them again, with the values that they then have. Collective, both. May be nested.
+  void gather_all();
+  void drop_all();
+  bool are_all_gathered() const { return gather_depth_ > 0; }
+  /// Makes all parameters whole for good. Collective.
+  void unshard();
+  /// Names the parameters that can be sharded, one a line: they must be the same on all ranks.
+  std::string describe() const;
+
+  /// Names of the parameters that stay whole because no unit has them.
+  std::vector<std::string> names_outside_units() const;
+
+ private:
+  struct entry {
+    at::Tensor parameter;
+    std::string name;
+    std::size_t index = 0;  ///< of its shard range
+    at::Tensor shard = {};  ///< valid if `is_sharded`
+    bool is_sharded = false;
+    std::size_t unit = 0;  ///< the unit that has used it last
+    int users = 0;         ///< calls that need it now
+    bool is_present = true;
+  };
+  struct unit_group {
+    std::string name;
+    std::vector<std::size_t> entries;
+    bool was_called = false;  ///< on all ranks, so that its parameters are sharded
+  };
+  /// A call whose backward pass needs its unit.
+  struct held_call {
+    std::size_t unit;
+    std::uint64_t begin, end;
+  };
+  /// Byte buffers on one device, kept between gathers.
+  struct gather_buffers {
+    c10::Device device;
+    at::Tensor sent = {}, received = {};
+  };
+  class one_call;
+
+  parameter_shards(world_of_ranks world, torch::nn::Module& model, parameter_list const& trained, before_gather announce);
+  element_range range_of(entry const& one, int rank) const;
+  void use(std::size_t unit);
+  void drop(std::size_t unit);
+  void hold(held_call const& call);
+  /// Gathers a unit's parameters if some are freed.
+  void gather(std::size_t unit, pass of);
+  void add_unit(torch::nn::Module const& module, std::string const& name);
+  /// Those of a unit's parameters that are sharded, by dtype and device.
+  std::vector<std::vector<std::size_t>> types_of(std::size_t unit) const;
+  /// Gathers parameters of one dtype; writes those for which `is_written`.
+  template <class IsWritten>
+  void gather_of_one_type(std::vector<std::size_t> const& which, IsWritten const& is_written);
+  /// Allocates the buffers of gather_of_one_type().
+  gather_buffers& prepare(std::vector<std::size_t> const& which);
+  std::int64_t longest_row(std::vector<std::size_t> const& which) const;
+  /// Shards and frees a parameter that no call needs, unless all are gathered.
+  void free_unused(entry& one);
+  void allocate_shard(entry& one) const;
+  /// Copies this rank's elements of a whole parameter to its shard.
+  void write_shard(entry& one);
+
+  world_of_ranks world_;
+  torch::nn::Module& model_;
+  parameter_list const& trained_;
+  before_gather announce_;
+  std::vector<entry> entries_;
+  std::unordered_map<c10::TensorImpl const*, std::size_t> entry_of_;
+  std::unordered_map<void const*, std::size_t> unit_of_module_;
+  std::vector<unit_group> units_;
+  std::vector<held_call> held_;  ///< calls whose backward pass has begun
+  std::vector<gather_buffers> buffers_;
+  std::uint64_t clock_ = 0;
+  std::vector<std::size_t> gathered_units_;  ///< those that gather_all() uses
+  int gather_depth_ = 0;
+  bool is_closed_ = false;
+  /// Backward passes run in threads of LibTorch. Recursive: announce_ may call follow_gather().
+  mutable std::recursive_mutex mutex_;
+};
+
+}  // namespace keel::detail::inline KEEL_MODE
+
+#ifndef KEEL_COMPILED
+#include <keel/shard/parameter_shards.ipp>
+#endif

@@ -1,0 +1,497 @@
+// Definitions for parameter_shards.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <keel/collective/collectives.hpp>
+#include <keel/core/error.hpp>
+#include <keel/memory/saved_tensors.hpp>
+#include <keel/recompute/unit_scope.hpp>
+#include <keel/shard/parameter_shards.hpp>
+#include <utility>
+
+#include <keel/libtorch/detail/body_begin.inc>
+
+namespace keel::detail::inline KEEL_MODE {
+
+/// What an announced call is, added to the number of its unit: the first one, of a unit whose parameters are whole; the first one, of a unit
+/// that shares parameters with another; or a later one.
+inline constexpr double first_call = 0.25, first_call_gathers = 0.5, later_call = 0.75;
+
+inline void require_single_backward() {
+  if (!at::GradMode::is_enabled()) return;
+  throw error(
+      "E16",
+      "a backward pass through a unit has create_graph, as for a gradient penalty, but its graph would refer to parameters "
+      "that keel::shard::zero<3> frees. Use keel::shard::zero<2>.");
+}
+
+/// Saves a tensor as the outer scope does, or as autograd does without hooks. A view of a parameter may be freed until it is needed.
+class restoring_hooks final : public torch::autograd::SavedVariableHooks {
+ public:
+  restoring_hooks(saved_tensor_scope::hooks outer, std::shared_ptr<unit_call> call)
+      : outer_(std::move(outer)), call_(std::move(call)) {}
+  void call_pack_hook(at::Tensor const& tensor) override {
+    if (outer_ && call_->owns(tensor)) outer_ = nullptr;
+    if (outer_) return outer_->call_pack_hook(tensor);
+    // Without detach() the result of an operation would own the node that saves it.
+    tensor_ = tensor.detach();
+    version_ = torch::autograd::impl::version_counter(tensor).current_version();
+  }
+  at::Tensor call_unpack_hook() override {
+    require_single_backward();
+    if (outer_) return outer_->call_unpack_hook();
+    // Autograd does not compare versions of tensors that it saves with hooks.
+    if (torch::autograd::impl::version_counter(tensor_).current_version() != version_)
+      throw error("E16",
+                  "a tensor of shape " + c10::str(tensor_.sizes()) +
+                      " that the backward pass needs was modified in place after the forward pass, so the gradient would be "
+                      "wrong. Modify a copy, or modify it after the backward pass.");
+    unit_parameters::require_memory(tensor_);
+    return tensor_;
+  }
+
+ private:
+  saved_tensor_scope::hooks outer_;
+  std::shared_ptr<unit_call> call_;
+  at::Tensor tensor_;
+  std::uint32_t version_ = 0;
+};
+
+class parameter_shards::one_call final : public unit_call, public std::enable_shared_from_this<one_call> {
+ public:
+  one_call(std::shared_ptr<parameter_shards> owner, std::size_t unit) : owner_(std::move(owner)) {
+    std::lock_guard const lock(owner_->mutex_);
+    held_ = {unit, ++owner_->clock_, 0};
+  }
+
+  std::unique_ptr<saved_tensor_scope> begin_forward() override {
+    if (has_ended()) {
+      hold();
+    } else {
+      std::lock_guard const lock(owner_->mutex_);
+      owner_->use(held_.unit);
+      is_used_ = true;
+    }
+    // Non-reentrant recompute saves nothing, and has its own hooks.
+    if (!at::GradMode::is_enabled() || unit_scope::kind() == recompute_kind::non_reentrant) return nullptr;
+    return std::make_unique<saved_tensor_scope>(
+        [self = shared_from_this(), outer = saved_tensor_scope::innermost()]() -> saved_tensor_scope::hooks {
+          return std::make_unique<restoring_hooks>(outer ? outer() : nullptr, self);
+        });
+  }
+
+  void end_forward(at::Tensor const& output) override {
+    {
+      std::lock_guard const lock(owner_->mutex_);
+      held_.end = ++owner_->clock_;
+      if (std::exchange(is_used_, false)) owner_->drop(held_.unit);
+    }
+    if (!output.defined() || !output.requires_grad() || output.is_leaf()) return;
+    output.register_hook([self = shared_from_this()](at::Tensor const&) {
+      require_single_backward();
+      self->hold();
+    });
+  }
+
+  bool owns(at::Tensor const& tensor) const override {
+    if (!tensor.has_storage()) return false;
+    auto const& entries = owner_->units_[held_.unit].entries;
+    return std::any_of(entries.begin(), entries.end(), [&](std::size_t i) {
+      return owner_->entries_[i].parameter.storage().unsafeGetStorageImpl() == tensor.storage().unsafeGetStorageImpl();
+    });
+  }
+
+ private:
+  bool has_ended() const { return held_.end != 0; }
+  void hold() {
+    std::lock_guard const lock(owner_->mutex_);
+    owner_->hold(held_);
+  }
+
+  std::shared_ptr<parameter_shards> owner_;
+  held_call held_{};
+  bool is_used_ = false;
+};
+
+KEEL_BODY parameter_shards::parameter_shards(world_of_ranks world, torch::nn::Module& model, parameter_list const& trained,
+                                             before_gather announce)
+    : world_(std::move(world)), model_(model), trained_(trained), announce_(std::move(announce)) {
+  for (auto const& item : model.named_parameters()) {
+    at::Tensor const& one = item.value();
+    if (is_freed(one))
+      throw error("E11",
+                  item.key() +
+                      " is still sharded by an earlier step with keel::shard::zero<3>. Call unshard_parameters() of that "
+                      "step or trainer before it is destroyed.");
+    bool const owns_memory = one.layout() == at::kStrided && one.is_non_overlapping_and_dense() && one.numel() > 0 &&
+                             one.storage_offset() == 0 && one.storage().nbytes() == one.nbytes() &&
+                             one.storage().use_count() == 1;
+    if (!owns_memory) continue;
+    entry_of_.emplace(one.unsafeGetTensorImpl(), entries_.size());
+    entries_.push_back({.parameter = one, .name = item.key(), .index = entries_.size()});
+  }
+  // Numbered by their places in the model, which all ranks know.
+  add_unit(model, "of the whole model");
+  for (auto const& item : model.named_modules("", /*include_self=*/false)) add_unit(*item.value(), item.key());
+  trained_changed();
+}
+
+KEEL_BODY void parameter_shards::add_unit(torch::nn::Module const& module, std::string const& name) {
+  if (!unit_of_module_.emplace(&module, units_.size()).second) return;
+  unit_group& made = units_.emplace_back();
+  made.name = name;
+  for (at::Tensor const& one : module.parameters()) {
+    auto const at = entry_of_.find(one.unsafeGetTensorImpl());
+    if (at != entry_of_.end()) made.entries.push_back(at->second);
+  }
+}
+
+KEEL_BODY std::shared_ptr<parameter_shards> parameter_shards::make(world_of_ranks world, torch::nn::Module& model,
+                                                                   parameter_list const& trained, before_gather announce) {
+  std::shared_ptr<parameter_shards> made(new parameter_shards(std::move(world), model, trained, std::move(announce)));
+  for (auto const& [module, unit] : made->unit_of_module_) {
+    if (of_module(module) != nullptr)
+      throw error("E11", "the module " + made->units_[unit].name +
+                             " is sharded by another step with keel::shard::zero<3>. Destroy that step first, or shard it in "
+                             "one of them only.");
+  }
+  for (auto const& [module, unit] : made->unit_of_module_) add_module(module, made);
+  return made;
+}
+
+KEEL_BODY parameter_shards::~parameter_shards() {
+  for (auto const& [module, unit] : unit_of_module_) remove_module(module, this);
+}
+
+KEEL_BODY void parameter_shards::close() {
+  for (auto const& [module, unit] : unit_of_module_) remove_module(module, this);
+  std::lock_guard const lock(mutex_);
+  is_closed_ = true;
+  announce_ = nullptr;
+}
+
+KEEL_BODY std::string parameter_shards::describe() const {
+  std::string lines = "sharded parameters\n";
+  for (entry const& one : entries_) lines += "sharded " + one.name + "\n";
+  return lines;
+}
+
+KEEL_BODY void parameter_shards::trained_changed() {
+  auto const place_of = [this](at::Tensor const& parameter) {
+    auto const& trained = trained_.tensors;
+    return std::find_if(trained.begin(), trained.end(), [&](at::Tensor const& one) { return one.is_same(parameter); }) -
+           trained.begin();
+  };
+  std::vector<std::size_t> moved;
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    auto const place = static_cast<std::size_t>(place_of(entries_[i].parameter));
+    if (place == trained_.tensors.size() || place == entries_[i].index) continue;
+    if (entries_[i].is_sharded) {
+      moved.push_back(i);
+    } else {
+      entries_[i].index = place;
+      entries_[i].shard = at::Tensor();
+    }
+  }
+  if (moved.empty()) return;
+  // Unfrozen after they were sharded: their ranges are now those of the optimizer's list.
+  gather_all();
+  for (std::size_t const i : moved) {
+    entries_[i].index = static_cast<std::size_t>(place_of(entries_[i].parameter));
+    entries_[i].shard = at::Tensor();
+    entries_[i].is_sharded = false;
+    allocate_shard(entries_[i]);
+  }
+  drop_all();
+}
+
+KEEL_BODY element_range parameter_shards::range_of(entry const& one, int rank) const {
+  return compute_shard_range(one.parameter.numel(), one.index, rank, world_.size());
+}
+
+KEEL_BODY std::shared_ptr<unit_call> parameter_shards::call(void const* module) {
+  return std::make_shared<one_call>(shared_from_this(), unit_of_module_.at(module));
+}
+
+KEEL_BODY void parameter_shards::use(std::size_t unit) {
+  for (std::size_t const i : units_[unit].entries) ++entries_[i].users;
+  try {
+    gather(unit, pass::forward);
+  } catch (...) {
+    // Rethrown once nothing counts as used.
+    drop(unit);
+    throw;
+  }
+}
+
+KEEL_BODY void parameter_shards::drop(std::size_t unit) {
+  for (std::size_t const i : units_[unit].entries) {
+    entry& one = entries_[i];
+    one.unit = unit;
+    if (--one.users == 0 && (units_[unit].was_called || one.is_sharded)) free_unused(one);
+  }
+}
+
+KEEL_BODY void parameter_shards::hold(held_call const& call) {
+  bool const is_held = std::any_of(held_.begin(), held_.end(), [&](held_call const& one) { return one.begin == call.begin; });
+  if (is_held) return;
+  // Counted before others are dropped, so that what both need stays.
+  for (std::size_t const i : units_[call.unit].entries) ++entries_[i].users;
+  for (auto at = held_.begin(); at != held_.end();) {
+    if (at->begin > call.end) {
+      drop(at->unit);
+      at = held_.erase(at);
+    } else {
+      ++at;
+    }
+  }
+  held_.push_back(call);
+  gather(call.unit, pass::backward);
+}
+
+KEEL_BODY void parameter_shards::restore(c10::StorageImpl const* memory) {
+  std::lock_guard const lock(mutex_);
+  auto const found = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](entry const& one) { return one.parameter.storage().unsafeGetStorageImpl() == memory; });
+  if (found == entries_.end()) return;
+  ++clock_;
+  hold({found->unit, clock_, clock_});
+}
+
+KEEL_BODY void parameter_shards::end_backward() {
+  std::lock_guard const lock(mutex_);
+  for (held_call const& one : std::exchange(held_, {})) drop(one.unit);
+}
+
+KEEL_BODY void parameter_shards::write_shard(entry& one) {
+  at::NoGradGuard const no_grad;
+  auto const [begin, count] = range_of(one, world_.rank());
+  at::Tensor const whole = one.parameter.variable_data();
+  at::Tensor const own = in_memory_order(whole, whole).narrow(0, begin, count);
+  one.shard.copy_(own);
+  one.is_sharded = true;
+}
+
+KEEL_BODY void parameter_shards::allocate_shard(entry& one) const {
+  if (one.shard.defined()) return;
+  one.shard = at::empty({range_of(one, world_.rank()).count}, one.parameter.options().requires_grad(false));
+}
+
+KEEL_BODY void parameter_shards::free_unused(entry& one) {
+  if (gather_depth_ > 0 || is_closed_ || !one.is_present) return;
+  if (!one.is_sharded) {
+    allocate_shard(one);
+    write_shard(one);
+  }
+  free_memory(one.parameter, one.name, units_[one.unit].name, weak_from_this());
+  one.is_present = false;
+}
+
+KEEL_BODY std::vector<std::vector<std::size_t>> parameter_shards::types_of(std::size_t unit) const {
+  std::vector<std::vector<std::size_t>> types;
+  for (std::size_t const i : units_[unit].entries) {
+    at::Tensor const& one = entries_[i].parameter;
+    if (!entries_[i].is_sharded) continue;
+    auto const same = std::find_if(types.begin(), types.end(), [&](std::vector<std::size_t> const& which) {
+      at::Tensor const& other = entries_[which.front()].parameter;
+      return other.scalar_type() == one.scalar_type() && other.device() == one.device();
+    });
+    same == types.end() ? types.push_back({i}) : same->push_back(i);
+  }
+  return types;
+}
+
+KEEL_BODY void parameter_shards::gather(std::size_t unit, pass of) {
+  unit_group& group = units_[unit];
+  // A rank that followed the first call of others shards now what they sharded at its end.
+  for (std::size_t const i : group.entries) {
+    if (!group.was_called || entries_[i].is_sharded || entries_[i].users > 1) continue;
+    entries_[i].unit = unit;
+    free_unused(entries_[i]);
+  }
+  // All of the unit's, so that another rank can take part without knowing which of them are freed here.
+  std::vector<std::size_t> freed;
+  for (std::size_t const i : group.entries) {
+    if (!entries_[i].is_present) freed.push_back(i);
+  }
+  if (freed.empty() && (group.was_called || group.entries.empty() || is_closed_)) return;
+  if (is_closed_)
+    throw error("E12", "the unit " + group.name +
+                           " was called after the step that shards its parameters was destroyed. Call unshard_parameters() of "
+                           "that step before.");
+  at::NoGradGuard const no_grad;
+  // First what can fail on this rank alone.
+  std::vector<c10::DataPtr> memory;
+  memory.reserve(freed.size());
+  for (std::size_t const i : freed) {
+    at::Tensor const& one = entries_[i].parameter;
+    c10::OptionalDeviceGuard const guard(one.device());
+    memory.push_back(c10::GetAllocator(one.device().type())->allocate(one.nbytes()));
+  }
+  for (std::size_t const i : group.entries) allocate_shard(entries_[i]);
+  auto const types = types_of(unit);
+  for (auto const& which : types) prepare(which);
+  double const what = group.was_called ? later_call : types.empty() ? first_call : first_call_gathers;
+  if (announce_) announce_(of, static_cast<double>(unit) + what, group.name);
+  group.was_called = true;
+  for (std::size_t place = 0; place < freed.size(); ++place) {
+    set_memory(entries_[freed[place]].parameter, std::move(memory[place]));
+    entries_[freed[place]].is_present = true;
+  }
+  auto const is_written = [&](std::size_t i) { return std::find(freed.begin(), freed.end(), i) != freed.end(); };
+  for (auto const& which : types_of(unit)) gather_of_one_type(which, is_written);
+}
+
+KEEL_BODY void parameter_shards::follow_gather(double collective) {
+  std::lock_guard const lock(mutex_);
+  at::NoGradGuard const no_grad;
+  auto const unit = static_cast<std::size_t>(collective);
+  double const what = collective - std::floor(collective);
+  unit_group& group = units_[unit];
+  // The other ranks have sharded them at the end of an earlier call.
+  for (std::size_t const i : group.entries) {
+    if (what != later_call || entries_[i].users > 0) continue;
+    entries_[i].unit = unit;
+    free_unused(entries_[i]);
+  }
+  group.was_called = true;
+  if (what == first_call) return;
+  for (auto const& which : types_of(unit)) gather_of_one_type(which, [](std::size_t) { return false; });
+}
+
+KEEL_BODY void parameter_shards::prepare_buffers() {
+  std::lock_guard const lock(mutex_);
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (!units_[unit].was_called) continue;
+    for (auto const& which : types_of(unit)) prepare(which);
+  }
+}
+
+KEEL_BODY std::int64_t parameter_shards::longest_row(std::vector<std::size_t> const& which) const {
+  std::int64_t longest = 0;
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    std::int64_t length = 0;
+    for (std::size_t const i : which) length += range_of(entries_[i], rank).count;
+    longest = std::max(longest, length);
+  }
+  return longest;
+}
+
+KEEL_BODY parameter_shards::gather_buffers& parameter_shards::prepare(std::vector<std::size_t> const& which) {
+  at::Tensor const& like = entries_[which.front()].parameter;
+  std::int64_t const bytes = longest_row(which) * static_cast<std::int64_t>(like.element_size());
+  auto found =
+      std::find_if(buffers_.begin(), buffers_.end(), [&](gather_buffers const& one) { return one.device == like.device(); });
+  if (found == buffers_.end()) found = buffers_.insert(buffers_.end(), {like.device()});
+  if (!found->sent.defined() || found->sent.numel() < bytes) {
+    auto const options = at::TensorOptions(at::kByte).device(like.device());
+    found->sent = at::Tensor();
+    found->received = at::empty({world_.size() * bytes}, options);
+    found->sent = at::empty({bytes}, options);
+  }
+  return *found;
+}
+
+template <class IsWritten>
+void parameter_shards::gather_of_one_type(std::vector<std::size_t> const& which, IsWritten const& is_written) {
+  gather_buffers const& memory = prepare(which);
+  at::Tensor const& like = entries_[which.front()].parameter;
+  std::int64_t const longest = longest_row(which);
+  auto const begin_of = [&](at::Tensor const& bytes, std::int64_t elements) {
+    return bytes.narrow(0, 0, elements * static_cast<std::int64_t>(like.element_size())).view(like.scalar_type());
+  };
+  at::Tensor const sent = begin_of(memory.sent, longest);
+  std::int64_t at = 0;
+  for (std::size_t const i : which) {
+    at::Tensor const& shard = entries_[i].shard;
+    sent.narrow(0, at, shard.numel()).copy_(shard);
+    at += shard.numel();
+  }
+  at::Tensor all = begin_of(memory.received, world_.size() * longest).view({world_.size(), longest});
+  world_.waiting([&] {
+    if (auto const pending = begin_all_gather(world_, sent, all)) pending->wait();
+  });
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    at = 0;
+    for (std::size_t const i : which) {
+      auto const [begin, count] = range_of(entries_[i], rank);
+      at::Tensor const received = all[rank].narrow(0, at, count);
+      at += count;
+      if (!is_written(i)) continue;
+      // variable_data() leaves the parameter's version as it is: its values are those of the forward pass.
+      at::Tensor const whole = entries_[i].parameter.variable_data();
+      in_memory_order(whole, whole).narrow(0, begin, count).copy_(received);
+    }
+  }
+}
+
+KEEL_BODY at::Tensor parameter_shards::shard_of(at::Tensor const& parameter) const {
+  auto const found = entry_of_.find(parameter.unsafeGetTensorImpl());
+  return found == entry_of_.end() || !entries_[found->second].is_sharded ? at::Tensor() : entries_[found->second].shard;
+}
+
+KEEL_BODY void parameter_shards::gather_all() {
+  std::lock_guard const lock(mutex_);
+  if (gather_depth_ == 0) {
+    try {
+      for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+        if (!units_[unit].was_called) continue;
+        use(unit);
+        gathered_units_.push_back(unit);
+      }
+    } catch (...) {
+      // Rethrown once those that were gathered are freed again.
+      for (std::size_t const unit : std::exchange(gathered_units_, {})) drop(unit);
+      throw;
+    }
+  }
+  ++gather_depth_;
+}
+
+KEEL_BODY void parameter_shards::drop_all() {
+  std::lock_guard const lock(mutex_);
+  if (--gather_depth_ > 0) return;
+  for (entry& one : entries_) {
+    if (one.is_sharded && one.is_present) write_shard(one);
+  }
+  for (std::size_t const unit : std::exchange(gathered_units_, {})) drop(unit);
+  // Those of units that were called first while all were gathered.
+  for (unit_group const& group : units_) {
+    for (std::size_t const i : group.entries) {
+      if (group.was_called && entries_[i].users == 0) free_unused(entries_[i]);
+    }
+  }
+}
+
+KEEL_BODY void parameter_shards::unshard() {
+  gather_all();
+  close();
+  std::lock_guard const lock(mutex_);
+  for (entry& one : entries_) {
+    one.shard = at::Tensor();
+    one.is_sharded = false;
+  }
+}
+
+KEEL_BODY std::vector<std::string> parameter_shards::names_outside_units() const {
+  std::vector<std::string> names;
+  for (auto const& item : model_.named_parameters()) {
+    if (!shard_of(item.value()).defined()) names.push_back(item.key());
+  }
+  return names;
+}
+
+}  // namespace keel::detail::inline KEEL_MODE
+
+#include <keel/libtorch/detail/body_end.inc>

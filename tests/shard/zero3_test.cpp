@@ -1,0 +1,729 @@
+// shard::zero<3>: what is trained is what replicas train, at any number of ranks, however units are recomputed; and a rank that fails, has no
+// gradient, or ends its data in the middle of a pass ends, completes or skips the update of all.
+#include <ATen/Parallel.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/optim/adamw.h>
+
+#include <atomic>
+#include <cmath>
+
+#include <keel/collective/collectives.hpp>
+#include <keel/collective/in_process.hpp>
+#include <keel/memory/budget.hpp>
+#include <keel/recompute/unit.hpp>
+#include <keel/recompute/unit_parameters.hpp>
+
+#include "../collective/rank_error_messages.hpp"
+#include "../support.hpp"
+
+using namespace keel_test;
+using namespace keel::literals;
+
+namespace {
+
+template <class... Policies>
+struct whole : keel::recipe<keel::shard::replicate, Policies...> {};
+template <class... Policies>
+struct cut2 : keel::recipe<keel::shard::zero<2>, Policies...> {};
+template <class... Policies>
+struct cut : keel::recipe<keel::shard::zero<3>, Policies...> {};
+
+using skips = keel::nonfinite::skip<20>;
+using clips = keel::clip::global_norm<0.05>;
+using recomputes = keel::recipe<keel::recompute::reentrant>;
+
+struct layer : torch::nn::Module {
+  torch::nn::Linear wide{nullptr}, back{nullptr};
+  torch::nn::Dropout dropout{nullptr};
+  layer(std::int64_t width, double drops) {
+    wide = register_module("wide", torch::nn::Linear(width, 2 * width + 3));
+    back = register_module("back", torch::nn::Linear(2 * width + 3, width));
+    dropout = register_module("dropout", torch::nn::Dropout(drops));
+  }
+  at::Tensor forward(at::Tensor const& x) { return x + dropout(back(at::gelu(wide(x)))); }
+};
+
+/// Three units, and a first and a last layer that no unit has.
+struct network : torch::nn::Module {
+  torch::nn::Linear first{nullptr}, last{nullptr};
+  std::vector<std::shared_ptr<layer>> layers;
+  explicit network(double drops, at::ScalarType dtype = at::kFloat, bool freezes = false, std::int64_t width = 20) {
+    at::manual_seed(4);
+    first = register_module("first", torch::nn::Linear(7, width));
+    for (int i = 0; i < 3; ++i) layers.push_back(register_module("layer" + std::to_string(i), std::make_shared<layer>(width, drops)));
+    last = register_module("last", torch::nn::Linear(width, 3));
+    to(dtype);
+    if (freezes) {
+      for (at::Tensor& one : layers[1]->wide->parameters()) one.requires_grad_(false);
+      for (at::Tensor& one : layers[0]->parameters()) one.requires_grad_(false);
+    }
+  }
+  std::vector<at::Tensor> trained() const {
+    std::vector<at::Tensor> all;
+    for (at::Tensor const& one : parameters()) {
+      if (one.requires_grad()) all.push_back(one);
+    }
+    return all;
+  }
+  at::Tensor loss(at::Tensor const& x) {
+    at::Tensor y = first(x).tanh();
+    for (auto const& one : layers) y = keel::unit(one, y);
+    return last(y).square().mean();
+  }
+};
+
+at::Tensor rows_of(std::int64_t i, int rank, at::ScalarType dtype = at::kFloat) {
+  std::int64_t const rows = 1 + (i + rank) % 3;
+  at::Tensor const all = at::arange(rows * 7).view({rows, 7}) * 0.13 + static_cast<double>(i * 5 + rank * 3);
+  return all.sin().to(dtype);
+}
+
+struct ended {
+  std::vector<at::Tensor> parameters;
+  std::vector<double> norms, losses;
+  std::int64_t updates = 0, skipped = 0;
+  double evaluated = 0.0;
+};
+
+struct training {
+  at::ScalarType dtype = at::kFloat;
+  double drops = 0.0;
+  bool stock = false;    ///< LibTorch's AdamW
+  bool freezes = false;  ///< a unit, and a part of another
+  bool groups = false;   ///< two parameter groups
+  std::int64_t micro_batches = 12;
+  std::int64_t bad = -1;    ///< the micro-batch that is NaN on rank 0
+  std::int64_t empty = -1;  ///< the micro-batch that has no weight on the last rank
+};
+
+template <class Recipe>
+std::vector<ended> train(int ranks, training const& how) {
+  std::vector<ended> all(static_cast<std::size_t>(ranks));
+  keel::run_in_process(ranks, [&](keel::world_of_ranks const& world) {
+    network model(how.drops, how.dtype, how.freezes);
+    auto const trained = model.trained();
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    if (how.groups) {
+      auto const middle = trained.begin() + 5;
+      groups.emplace_back(std::vector<at::Tensor>(trained.begin(), middle), std::make_unique<torch::optim::AdamWOptions>(0.01));
+      groups.emplace_back(std::vector<at::Tensor>(middle, trained.end()), std::make_unique<torch::optim::AdamWOptions>(0.003));
+    } else {
+      groups.emplace_back(trained);
+    }
+    keel::adamw of_keel(groups, torch::optim::AdamWOptions(0.01));
+    torch::optim::AdamW of_torch(trained, torch::optim::AdamWOptions(0.01));
+    ended& found = all[static_cast<std::size_t>(world.rank())];
+    auto const run = [&](auto& optimizer) {
+      keel::step<Recipe> step{model, optimizer, world};
+      at::manual_seed(10 + world.rank());
+      for (std::int64_t i = 0; i < how.micro_batches; ++i) {
+        at::Tensor rows = rows_of(i, world.rank(), how.dtype);
+        if (i == how.bad && world.rank() == 0) rows = rows * NAN;
+        bool const is_empty = i == how.empty && world.rank() == world.size() - 1;
+        auto const outcome = step([&] { return keel::weighted_loss{model.loss(rows), is_empty ? 0.0 : static_cast<double>(rows.size(0))}; });
+        if (auto const* const updated = outcome.updated()) {
+          found.norms.push_back(updated->gradient_norm);
+          found.losses.push_back(updated->loss);
+        }
+      }
+      found.updates = step.updates();
+      found.skipped = step.skipped();
+      {
+        at::NoGradGuard const no_grad;
+        model.eval();
+        found.evaluated = model.loss(rows_of(3, 0, how.dtype)).template item<double>();
+      }
+      bool const is_cut = step.configured.shard.stage == 3 && world.size() > 1;
+      for (auto const& one : model.layers) CHECK(keel::detail::unit_parameters::is_freed(one->wide->weight) == is_cut);
+      CHECK_FALSE(keel::detail::unit_parameters::is_freed(model.first->weight));
+      auto const everything = step.gather_parameters();
+      found.parameters = copies_of(model.parameters());
+    };
+    how.stock ? run(of_torch) : run(of_keel);
+  });
+  return all;
+}
+
+template <class Recipe, class Other>
+void have_same_bits(training const& how) {
+  for (int const ranks : {1, 2, 3, 4}) {
+    INFO(ranks);
+    auto const expected = train<Recipe>(ranks, how), all = train<Other>(ranks, how);
+    for (auto const& one : all) {
+      CHECK(same_bits(one.parameters, expected.front().parameters));
+      CHECK(one.updates == expected.front().updates);
+      CHECK(one.skipped == expected.front().skipped);
+      CHECK(one.evaluated == expected.front().evaluated);
+      CHECK(one.losses == expected.front().losses);
+    }
+  }
+}
+
+struct single_thread {
+  int const before = at::get_num_threads();
+  single_thread() { at::set_num_threads(1); }
+  ~single_thread() { at::set_num_threads(before); }
+};
+
+bool has(std::string const& words, std::string const& part) {
+  UNSCOPED_INFO(words);
+  return words.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("parameters in shards train the bits of replicas, at any number of ranks, dtype and optimizer") {
+  single_thread const threads;
+  have_same_bits<whole<skips>, cut<skips>>({});
+  have_same_bits<whole<skips>, cut<skips>>({.dtype = at::kBFloat16});
+  have_same_bits<whole<skips>, cut<skips>>({.dtype = at::kDouble, .stock = true});
+  have_same_bits<whole<skips>, cut<skips>>({.drops = 0.2, .groups = true});
+  have_same_bits<whole<skips>, cut<skips>>({.drops = 0.2, .freezes = true});
+}
+
+TEST_CASE("with clipping and accumulation they train the bits of gradients in shards") {
+  single_thread const threads;
+  have_same_bits<cut2<skips, clips>, cut<skips, clips>>({.drops = 0.2});
+  have_same_bits<cut2<skips, clips, keel::accumulate<3>>, cut<skips, clips, keel::accumulate<3>>>({.drops = 0.2});
+  have_same_bits<cut2<skips, keel::accumulate<2>, keel::precision::bf16>, cut<skips, keel::accumulate<2>, keel::precision::bf16>>({});
+}
+
+TEST_CASE("units that are recomputed gather inside the recomputation") {
+  single_thread const threads;
+  using again = keel::recompute::reentrant;
+  have_same_bits<whole<skips, again>, cut<skips, again>>({.drops = 0.3});
+  have_same_bits<cut2<skips, again, clips, keel::accumulate<2>>, cut<skips, again, clips, keel::accumulate<2>>>({.drops = 0.3});
+}
+
+TEST_CASE("a micro-batch that is not finite on one rank, or has no weight on one, is skipped or summed as under replicas") {
+  single_thread const threads;
+  have_same_bits<whole<skips>, cut<skips>>({.bad = 5});
+  have_same_bits<cut2<skips, keel::accumulate<3>>, cut<skips, keel::accumulate<3>>>({.drops = 0.2, .bad = 4});
+  have_same_bits<whole<skips>, cut<skips>>({.empty = 5});
+  have_same_bits<whole<skips>, cut<skips>>({.empty = 0});
+  have_same_bits<cut2<skips, keel::accumulate<3>, clips>, cut<skips, keel::accumulate<3>, clips>>({.drops = 0.2, .empty = 4});
+}
+
+TEST_CASE("an exception of one rank in any unit, forward or backward, is the end of all in the same update") {
+  single_thread const threads;
+  for (int const ranks : {2, 3}) {
+    for (std::int64_t const update : {0, 2}) {
+      for (int const unit : {0, 1, 2}) {
+        for (bool const backward : {false, true}) {
+          for (bool const is_memory : {false, true}) {
+            INFO(ranks << " ranks, update " << update << ", unit " << unit << (backward ? " backward" : " forward"));
+            std::vector<std::int64_t> updates(static_cast<std::size_t>(ranks), -1);
+            auto const words = rank_error_messages(ranks, [&](keel::world_of_ranks const& world) {
+              network model(0.0, at::kFloat, false, update == 2 ? 160 : 20);
+              keel::adamw optimizer(model.parameters(), 0.01);
+              keel::step<cut<skips>> step{model, optimizer, world};
+              auto const fail = [&] {
+                if (is_memory) throw std::bad_alloc();
+                throw std::runtime_error("of the model");
+              };
+              for (std::int64_t i = 0; i < 4; ++i) {
+                bool const here = i == update && world.rank() == world.size() - 1;
+                at::Tensor const rows = rows_of(i, world.rank());
+                step([&] {
+                  at::Tensor y = model.first(rows);
+                  for (int k = 0; k < 3; ++k) {
+                    auto const& one = model.layers[static_cast<std::size_t>(k)];
+                    y = keel::unit(one, [&, one, k](at::Tensor const& x) {
+                      if (here && k == unit && !backward) fail();
+                      at::Tensor z = one->forward(x);
+                      if (here && k == unit && backward) z.register_hook([&](at::Tensor const&) { fail(); });
+                      return z * 1.0;
+                    }, y);
+                  }
+                  return model.last(y).square().mean();
+                });
+                updates[static_cast<std::size_t>(world.rank())] = step.updates();
+              }
+            });
+            for (std::string const& one : words) CHECK(has(one, is_memory ? "memory" : "of the model"));
+            for (std::int64_t const one : updates) CHECK(one == (update == 0 ? -1 : update));
+          }
+        }
+      }
+    }
+  }
+}
+
+namespace {
+
+template <class... Policies>
+struct climbing : cut<keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>, Policies...> {};
+
+}  // namespace
+
+TEST_CASE("memory that runs out on one rank in any unit is the same rung of all, and ends with the same parameters") {
+  single_thread const threads;
+  for (int const unit : {0, 1, 2}) {
+    for (bool const backward : {false, true}) {
+      for (std::int64_t const index : {-2, 0, 1}) {
+        INFO("unit " << unit << (backward ? " backward" : " forward") << ", micro-batch " << index);
+        std::vector<std::vector<at::Tensor>> parameters(3);
+        std::vector<std::int64_t> pieces(3);
+        auto const words = rank_error_messages(3, [&](keel::world_of_ranks const& world) {
+          auto const rank = static_cast<std::size_t>(world.rank());
+          network model(0.0, at::kFloat, false, 160);
+          keel::adamw optimizer(model.parameters(), 0.01);
+          keel::step<climbing<keel::accumulate<2>>> step{model, optimizer, world};
+          for (std::int64_t i = 0; i < 8; ++i) {
+            at::Tensor const batch = (at::arange(4 * 7).view({4, 7}) * 0.1 + static_cast<double>(i + world.rank())).sin();
+            step(batch, [&, i](at::Tensor const& rows) {
+              bool const here = i == 2 + index && world.rank() == 1 && rows.size(0) == 4;
+              at::Tensor y = model.first(rows);
+              for (int k = 0; k < 3; ++k) {
+                auto const& one = model.layers[static_cast<std::size_t>(k)];
+                y = keel::unit(one, [&, one, k, here](at::Tensor const& x) {
+                  if (here && k == unit && !backward) throw std::bad_alloc();
+                  at::Tensor z = one->forward(x);
+                  if (here && k == unit && backward) z.register_hook([](at::Tensor const&) { throw std::bad_alloc(); });
+                  return z * 1.0;
+                }, y);
+              }
+              return model.last(y).square().mean();
+            });
+          }
+          pieces[rank] = step.pieces();
+          auto const everything = step.gather_parameters();
+          parameters[rank] = copies_of(model.parameters());
+        });
+        CHECK(words == std::vector<std::string>(3));
+        for (std::size_t rank = 0; rank < 3; ++rank) {
+          CHECK(pieces[rank] == 2);
+          CHECK(same_bits(parameters[rank], parameters[0]));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("ranks that call different units are told both, instead of waiting for each other") {
+  single_thread const threads;
+  auto const words = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
+    network model(0.0);
+    keel::adamw optimizer(model.parameters(), 0.01);
+    keel::step<cut<skips>> step{model, optimizer, world};
+    for (std::int64_t i = 0; i < 4; ++i) {
+      step([&] {
+        at::Tensor y = model.first(rows_of(i, world.rank()));
+        y = keel::unit(model.layers[0], y);
+        y = keel::unit(model.layers[1], y);
+        if (i == 2) y = keel::unit(model.layers[world.rank() == 0 ? 0 : 1], y);
+        return model.last(y).square().mean();
+      });
+    }
+  });
+  for (std::string const& one : words) {
+    CHECK(has(one, "[E26]"));
+    CHECK(has(one, "layer0"));
+    CHECK(has(one, "layer1"));
+  }
+}
+
+TEST_CASE("a rank whose data ends lets the others discard their update and go on") {
+  single_thread const threads;
+  std::vector<std::int64_t> updates(2);
+  auto const words = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
+    network model(0.0);
+    keel::adamw optimizer(model.parameters(), 0.01);
+    keel::trainer<cut<skips, keel::checkpoint::never>> run{model, optimizer, world, {.updates = 12, .console_every = 0}};
+    std::vector<at::Tensor> batches;
+    for (std::int64_t i = 0; i < 6 - world.rank() * 2; ++i) batches.push_back(rows_of(i, world.rank()));
+    run.fit(batches, [&](at::Tensor const& rows) { return model.loss(rows); });
+    updates[static_cast<std::size_t>(world.rank())] = run.updates();
+  });
+  for (std::string const& one : words) CHECK(one.empty());
+  CHECK(updates == std::vector<std::int64_t>{12, 12});
+}
+
+namespace {
+
+/// Bytes that all ranks hold between two updates, and how many more at their peak in one.
+template <class Recipe>
+std::pair<double, double> memory_of(int ranks) {
+  std::pair<double, double> found;
+  keel::memory::budget budget;
+  keel::run_in_process(ranks, [&](keel::world_of_ranks const& world) {
+    // 4.2 million parameters in units of 262,656.
+    torch::nn::Sequential model;
+    for (int i = 0; i < 16; ++i) model->push_back(torch::nn::Linear(512, 512));
+    keel::sgd optimizer(model->parameters(), torch::optim::SGDOptions(0.01));
+    keel::step<Recipe> step{*model, optimizer, world};
+    auto const loss = [&] {
+      at::Tensor x = at::ones({1, 512});
+      for (std::size_t i = 0; i < model->size(); ++i) x = keel::unit(model->ptr<torch::nn::LinearImpl>(i), x);
+      return x.square().mean();
+    };
+    step(loss);
+    step(loss);
+    keel::barrier(world);
+    // One rank runs at a time, so all of them are between two updates here.
+    std::int64_t const before = budget.allocated();
+    keel::barrier(world);
+    if (world.rank() == 0) budget.reset_peak();
+    step(loss);
+    keel::barrier(world);
+    if (world.rank() == 0) found = {static_cast<double>(before), static_cast<double>(budget.peak() - before)};
+    keel::barrier(world);
+  });
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("between updates a rank holds shards only, and in a pass one unit more") {
+  single_thread const threads;
+  double const unit = (512 * 512 + 512) * 4.0, parameters = 16.0 * unit;
+  for (int const ranks : {2, 4}) {
+    auto const [of_gradients, peak_of_gradients] = memory_of<cut2<>>(ranks);
+    auto const [of_all, peak_of_all] = memory_of<cut<>>(ranks);
+    INFO(ranks << " ranks: held " << of_gradients / parameters << " and " << of_all / parameters << ", peak " << peak_of_gradients / unit
+               << " and " << peak_of_all / unit << " units");
+    // Less: the buffers of a gather, a unit and its share.
+    CHECK((of_gradients - of_all) / ranks / parameters >= 1.0 - 1.0 / ranks - (1.0 + 1.0 / ranks) / 16 - 0.01);
+    // The unit and its gradient.
+    CHECK(peak_of_all / unit <= ranks * 2.1);
+  }
+}
+
+namespace {
+
+struct saving {
+  int ranks = 2;
+  std::int64_t updates = 8;
+  std::int64_t bad = -1;  ///< the batch that is NaN on rank 0, at its first pass
+};
+
+/// Trains in a run directory, and returns the parameters.
+template <class Recipe>
+std::vector<at::Tensor> train_and_save(std::filesystem::path const& directory, saving const& how, std::vector<double>* losses = nullptr) {
+  std::vector<std::vector<at::Tensor>> all(static_cast<std::size_t>(how.ranks));
+  std::atomic<bool> is_spoiled = how.bad < 0;
+  keel::run_in_process(how.ranks, [&](keel::world_of_ranks const& world) {
+    keel::seed<Recipe>();
+    network model(0.1);
+    keel::adamw optimizer(model.parameters(), 0.01);
+    keel::trainer<Recipe> run{model, optimizer, world, {.run_directory = directory.string(), .updates = how.updates, .console_every = 0}};
+    run.on([&](keel::event::update_end const& event) {
+      if (losses != nullptr && world.rank() == 0) losses->push_back(event.loss);
+    });
+    auto const batches = [&](std::int64_t) {
+      std::vector<at::Tensor> rows;
+      for (std::int64_t i = 0; i < 20; ++i) rows.push_back(rows_of(i, world.rank()));
+      return rows;
+    };
+    std::int64_t number = 0;
+    run.fit(batches, [&](at::Tensor const& rows) {
+      at::Tensor const given = number++ == how.bad && world.rank() == 0 && !is_spoiled.exchange(true) ? rows * NAN : rows;
+      return model.loss(given);
+    });
+    if (world.size() > 1 && Recipe::shards_parameters) CHECK(keel::detail::unit_parameters::is_freed(model.layers[0]->wide->weight));
+    auto const everything = run.gather_parameters();
+    all[static_cast<std::size_t>(world.rank())] = copies_of(model.parameters());
+  });
+  for (auto const& one : all) CHECK(same_bits(one, all.front()));
+  return all.front();
+}
+
+template <bool Shards, class... Policies>
+struct saved : keel::recipe<keel::checkpoint::every<2_steps, keel::checkpoint::keep<10>>, keel::determinism::seeded<5>, Policies...> {
+  static constexpr bool shards_parameters = Shards;
+};
+using saved3 = saved<true, keel::shard::zero<3>, skips>;
+using saved2 = saved<false, keel::shard::zero<2>, skips>;
+using saved0 = saved<false, keel::shard::replicate, skips>;
+
+}  // namespace
+
+TEST_CASE("a checkpoint of shards is whole: it resumes at any stage with the same bits, and at any number of ranks") {
+  single_thread const threads;
+  scratch_directory const whole_run, first, second, other;
+  auto const expected = train_and_save<saved3>(whole_run.path(), {});
+  CHECK(same_bits(train_and_save<saved0>(other.path(), {}), expected));
+  train_and_save<saved3>(first.path(), {.updates = 4});
+  std::filesystem::remove(second.path());
+  std::filesystem::copy(first.path(), second.path(), std::filesystem::copy_options::recursive);
+  CHECK(same_bits(train_and_save<saved3>(first.path(), {}), expected));
+  std::vector<double> losses;
+  train_and_save<saved3>(second.path(), {.ranks = 3}, &losses);
+  CHECK(losses.size() == 4);
+}
+
+TEST_CASE("a rollback restores the shards of all ranks") {
+  single_thread const threads;
+  using rolls3 = saved<true, keel::shard::zero<3>, keel::nonfinite::rollback<1>>;
+  using rolls0 = saved<false, keel::shard::replicate, keel::nonfinite::rollback<1>>;
+  scratch_directory const first, second;
+  auto const all = train_and_save<rolls3>(first.path(), {.bad = 5});
+  CHECK(same_bits(train_and_save<rolls0>(second.path(), {.bad = 5}), all));
+  CHECK(events_of(first.path(), "rolled_back").size() == 1);
+}
+
+TEST_CASE("a unit that is unfrozen after it was sharded is trained from then on") {
+  single_thread const threads;
+  auto const run = [](auto recipe, int ranks) {
+    std::vector<std::vector<at::Tensor>> all(static_cast<std::size_t>(ranks));
+    keel::run_in_process(ranks, [&](keel::world_of_ranks const& world) {
+      network model(0.0, at::kFloat, true);
+      keel::adamw optimizer(model.trained(), 0.01);
+      keel::step<decltype(recipe)> step{model, optimizer, world};
+      auto const train = [&] {
+        for (std::int64_t i = 0; i < 4; ++i) {
+          at::Tensor const rows = rows_of(i, world.rank());
+          step([&] { return keel::weighted_loss{model.loss(rows), static_cast<double>(rows.size(0))}; });
+        }
+      };
+      train();
+      step.unfreeze(model.layers[0]->parameters(), 0.01);
+      train();
+      auto const everything = step.gather_parameters();
+      all[static_cast<std::size_t>(world.rank())] = copies_of(model.parameters());
+    });
+    return all;
+  };
+  for (int const ranks : {1, 2, 3}) {
+    auto const expected = run(whole<skips>(), ranks), all = run(cut<skips>(), ranks);
+    for (auto const& one : all) CHECK(same_bits(one, expected.front()));
+  }
+}
+
+namespace {
+
+/// Trains with micro-batches in two pieces; one of these is NaN, or has no weight, on rank 0.
+template <class Recipe>
+std::vector<std::vector<at::Tensor>> train_in_pieces(int ranks, std::int64_t which, int piece, bool is_nan) {
+  std::vector<std::vector<at::Tensor>> all(static_cast<std::size_t>(ranks));
+  keel::run_in_process(ranks, [&](keel::world_of_ranks const& world) {
+    network model(0.0);
+    keel::adamw optimizer(model.parameters(), 0.01);
+    keel::step<Recipe> step{model, optimizer, world};
+    bool has_failed = world.rank() != 0;
+    for (std::int64_t i = 0; i < 8; ++i) {
+      at::Tensor const batch = (at::arange(4 * 7).view({4, 7}) * 0.1 + static_cast<double>(i + world.rank())).sin();
+      int calls = 0;
+      step(batch, [&, i](at::Tensor const& rows) {
+        if (!has_failed) {
+          has_failed = true;
+          throw std::bad_alloc();
+        }
+        bool const here = i == which && world.rank() == 0 && rows.size(0) == 2 && calls++ == piece;
+        at::Tensor const loss = model.loss(here && is_nan ? rows * NAN : rows);
+        return keel::weighted_loss{loss, here && !is_nan ? 0.0 : static_cast<double>(rows.size(0))};
+      });
+    }
+    CHECK(step.pieces() == 2);
+    auto const everything = step.gather_parameters();
+    all[static_cast<std::size_t>(world.rank())] = copies_of(model.parameters());
+  });
+  return all;
+}
+template <class... Policies>
+struct climbing2 : cut2<keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>, Policies...> {};
+
+}  // namespace
+
+TEST_CASE("a piece of a micro-batch that is not finite, or has no weight, on one rank is skipped or summed") {
+  single_thread const threads;
+  for (int const ranks : {2, 3}) {
+    for (int const piece : {0, 1}) {
+      for (bool const is_nan : {true, false}) {
+        INFO(ranks << " ranks, piece " << piece << (is_nan ? " NaN" : " without weight"));
+        auto const expected = train_in_pieces<climbing2<skips, keel::accumulate<2>>>(ranks, 5, piece, is_nan);
+        auto const all = train_in_pieces<climbing<skips, keel::accumulate<2>>>(ranks, 5, piece, is_nan);
+        for (auto const& one : all) CHECK(same_bits(one, expected.front()));
+      }
+    }
+  }
+}
+
+TEST_CASE("a head beside frozen units trains, although no unit has a backward pass") {
+  single_thread const threads;
+  auto const run = [](auto recipe, int ranks) {
+    std::vector<at::Tensor> found;
+    keel::run_in_process(ranks, [&](keel::world_of_ranks const& world) {
+      network model(0.0);
+      for (at::Tensor& one : model.parameters()) one.requires_grad_(false);
+      for (at::Tensor& one : model.last->parameters()) one.requires_grad_(true);
+      keel::adamw optimizer(model.last->parameters(), 0.01);
+      keel::step<decltype(recipe)> step{model, optimizer, world};
+      for (std::int64_t i = 0; i < 6; ++i) step([&] { return model.loss(rows_of(i, world.rank()).slice(0, 0, 1)); });
+      auto const everything = step.gather_parameters();
+      if (world.rank() == 0) found = copies_of(model.parameters());
+    });
+    return found;
+  };
+  for (int const ranks : {1, 2, 4}) CHECK(same_bits(run(cut<skips>(), ranks), run(whole<skips>(), ranks)));
+}
+
+TEST_CASE("hooks on one rank alone, and evaluations of different lengths, keep the ranks together") {
+  single_thread const threads;
+  std::vector<std::vector<at::Tensor>> parameters(3);
+  std::vector<double> evaluated(3);
+  auto const words = rank_error_messages(3, [&](keel::world_of_ranks const& world) {
+    auto const rank = static_cast<std::size_t>(world.rank());
+    network model(0.0);
+    keel::adamw optimizer(model.parameters(), 0.01);
+    keel::trainer<cut<skips, keel::checkpoint::never>> run{model, optimizer, world, {.updates = 8, .console_every = 0}};
+    int seen = 0;
+    if (rank == 0) run.on([&](keel::event::micro_batch_end const&) { ++seen; });
+    std::vector<at::Tensor> batches;
+    for (std::int64_t i = 0; i < 8; ++i) batches.push_back(rows_of(i, world.rank()));
+    auto const loss_of = [&](at::Tensor const& rows) { return model.loss(rows); };
+    run.fit(batches, loss_of);
+    CHECK(seen == (rank == 0 ? 8 : 0));
+    batches.resize(1 + 2 * rank);
+    evaluated[rank] = run.evaluate(batches, loss_of);
+    auto const everything = run.gather_parameters();
+    parameters[rank] = copies_of(model.parameters());
+  });
+  CHECK(words == std::vector<std::string>(3));
+  CHECK(same_bits(parameters[1], parameters[0]));
+  CHECK(evaluated == std::vector<double>(3, evaluated[0]));
+}
+
+TEST_CASE("a model is whole again for another step, for export and evaluation, and an update while it is whole is an error") {
+  single_thread const threads;
+  keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
+    network model(0.0);
+    at::Tensor kept;
+    auto const train = [&](auto& step) {
+      for (std::int64_t i = 0; i < 3; ++i) step([&] { return kept = model.loss(rows_of(i, world.rank())); });
+    };
+    auto const message_of = [](auto const& run) -> std::string {
+      try {
+        run();
+      } catch (keel::error const& thrown) {
+        return thrown.what();
+      }
+      return "";
+    };
+    {
+      keel::adamw optimizer(model.parameters(), 0.01);
+      keel::step<cut<skips>> step{model, optimizer, world};
+      {
+        // Before the first call of a unit.
+        auto const everything = step.gather_parameters();
+        at::NoGradGuard const no_grad;
+        model.loss(rows_of(0, 0));
+        CHECK(has(message_of([&] { train(step); }), "gather_parameters"));
+      }
+      train(step);
+      CHECK(keel::detail::unit_parameters::is_freed(model.layers[1]->wide->weight));
+      step.unshard_parameters();
+      CHECK(model.layers[1]->wide->weight.abs().sum().item<double>() > 0.0);
+    }
+    model.loss(rows_of(0, 0)).backward();
+    {
+      keel::adamw optimizer(model.parameters(), 0.01);
+      keel::step<cut<skips>> step{model, optimizer, world};
+      train(step);
+    }
+    keel::adamw optimizer(model.parameters(), 0.01);
+    CHECK(has(message_of([&] { keel::step<cut<skips>>{model, optimizer, world}; }), "unshard_parameters"));
+  });
+}
+
+TEST_CASE("a gradient penalty, and units of another step, are errors that name the way out") {
+  single_thread const threads;
+  auto const penalty = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
+    network model(0.0);
+    keel::adamw optimizer(model.parameters(), 0.01);
+    keel::step<cut<skips>> step{model, optimizer, world};
+    for (int i = 0; i < 2; ++i) {
+      step([&] {
+        at::Tensor const x = at::ones({2, 7}).requires_grad_();
+        at::Tensor const loss = model.loss(x);
+        return loss + torch::autograd::grad({loss}, {x}, {}, true, true)[0].square().sum();
+      });
+    }
+  });
+  for (std::string const& one : penalty) CHECK(has(one, "create_graph"));
+  auto const other = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
+    network first(0.0), second(0.0);
+    keel::adamw of_first(first.parameters(), 0.01), of_second(second.parameters(), 0.01);
+    keel::step<cut<skips>> step{first, of_first, world};
+    keel::step<cut<skips>> other_step{second, of_second, world};
+    for (int i = 0; i < 2; ++i) {
+      other_step([&] { return second.loss(at::ones({2, 7})); });
+      step([&] { return first.loss(at::ones({2, 7})); });
+    }
+    step([&] { return first.loss(at::ones({2, 7})) + second.loss(at::ones({2, 7})); });
+  });
+  for (std::string const& one : other) CHECK(has(one, "another step"));
+}
+
+TEST_CASE("non-reentrant units under zero<3> train the bits of those under replicas, so A01 can be accepted") {
+  single_thread const threads;
+  using again = keel::recompute::non_reentrant;
+  have_same_bits<whole<skips, again>, cut<skips, again, keel::accept<"A01">>>({.drops = 0.3});
+  have_same_bits<cut2<skips, again, clips, keel::accumulate<2>>, cut<skips, again, clips, keel::accumulate<2>, keel::accept<"A01">>>(
+      {.drops = 0.3});
+}
+
+namespace {
+
+/// Layers before, in and after the units that only rank 0 uses, in buckets of their own.
+struct uneven : torch::nn::Module {
+  torch::nn::Linear before{nullptr}, after{nullptr};
+  std::vector<torch::nn::Linear> layers;
+  uneven() {
+    at::manual_seed(8);
+    before = register_module("before", torch::nn::Linear(200, 200));
+    for (int i = 0; i < 3; ++i) layers.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(200, 200)));
+    after = register_module("after", torch::nn::Linear(200, 200));
+  }
+  at::Tensor loss(at::Tensor const& x, bool uses_before, bool uses_after) {
+    at::Tensor y = uses_before ? before(x).tanh() : x;
+    for (auto const& one : layers) y = keel::unit(one, y).tanh();
+    return (uses_after ? after(y) : y).square().mean();
+  }
+};
+
+template <class Recipe>
+std::vector<std::vector<at::Tensor>> train_uneven(int ranks, bool before, bool after) {
+  std::vector<std::vector<at::Tensor>> all(static_cast<std::size_t>(ranks));
+  keel::run_in_process(ranks, [&](keel::world_of_ranks const& world) {
+    uneven model;
+    keel::adamw optimizer(model.parameters(), 0.001);
+    keel::step<Recipe> step{model, optimizer, world};
+    bool const is_first = world.rank() == 0;
+    for (std::int64_t i = 0; i < 6; ++i) {
+      at::Tensor const rows = (at::arange((1 + world.rank()) * 200).view({-1, 200}) * 0.01 + static_cast<double>(i)).sin();
+      step([&] { return keel::weighted_loss{model.loss(rows, before && is_first, after && is_first), static_cast<double>(rows.size(0))}; });
+    }
+    auto const everything = step.gather_parameters();
+    all[static_cast<std::size_t>(world.rank())] = copies_of(model.parameters());
+  });
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("parameters that one rank alone uses, in several buckets and with other weights, are summed as under zero<2>") {
+  single_thread const threads;
+  for (int const ranks : {2, 3}) {
+    for (int const which : {0, 1, 2, 3}) {
+      INFO(ranks << " ranks, case " << which);
+      auto const expected = train_uneven<cut2<skips>>(ranks, (which & 1) != 0, (which & 2) != 0);
+      auto const all = train_uneven<cut<skips>>(ranks, (which & 1) != 0, (which & 2) != 0);
+      for (auto const& one : all) CHECK(same_bits(one, expected.front()));
+    }
+  }
+}
+
+TEST_CASE("parameters that are made whole in the middle of an update are an error at its next micro-batch") {
+  auto const words = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
+    network model(0.0);
+    keel::adamw optimizer(model.parameters(), 0.01);
+    keel::step<cut<skips, keel::accumulate<2>>> step{model, optimizer, world};
+    for (int i = 0; i < 3; ++i) step([&] { return model.loss(rows_of(i, world.rank())); });
+    auto const everything = step.gather_parameters();
+    step([&] { return model.loss(rows_of(4, world.rank())); });
+  });
+  for (std::string const& one : words) CHECK(has(one, "gather_parameters"));
+}
