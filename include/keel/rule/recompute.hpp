@@ -8,9 +8,9 @@ namespace keel::rule {
 
 struct A01 {
   KEEL_RUNG_RULE_TEXT("A01", "DeepSpeed (before PR 8148)",
-                      "non-reentrant recompute reads parameters that ZeRO-3 freed. Fix: keel::recompute::reentrant, "
-                      "keel::shard::zero<2>, or keel::accept<\"A01\">.");
-  // Accepted, it trains: keel::unit gathers inside the recomputation. keel::recompute beside units does not.
+                      "non-reentrant recompute reads parameters that ZeRO-3 freed. Fix: keel::recompute::reentrant, or "
+                      "keel::shard::zero<2>.");
+  // Accepted, it trains: keel::unit gathers inside the recomputation. keel::recompute outside of units does not.
   static constexpr bool may_be_accepted = true;
   static constexpr bool broken(config const& c) {
     return c.recompute.kind == recompute_kind::non_reentrant && c.shard.stage == 3;

@@ -9,8 +9,7 @@ namespace fixed {
 
 template <>
 inline constexpr auto fixes<rule::A01> = said(FIX("keel::recompute::reentrant", keel::recompute::reentrant, keel::shard::zero<3>),
-                                              FIX("keel::shard::zero<2>", non_reentrant, keel::shard::zero<2>),
-                                              FIX("keel::accept<\"A01\">", non_reentrant, keel::shard::zero<3>, keel::accept<"A01">));
+                                              FIX("keel::shard::zero<2>", non_reentrant, keel::shard::zero<2>));
 template <>
 inline constexpr auto fixes<rule::A02> =
     said(FIX("non_reentrant", keel::recompute::non_reentrant, model::partly_frozen),
