@@ -98,7 +98,7 @@ TEST_CASE("launchers that start one another agree, and others that contradict ea
 TEST_CASE("a variable that is missing, no number or out of its range is named") {
   CHECK(names(words_of({{"WORLD_SIZE", "4"}}), {"WORLD_SIZE is 4", "RANK is not set"}));
   CHECK(names(words_of({{"RANK", "1"}, {"MASTER_ADDR", "node1"}}), {"RANK is set", "WORLD_SIZE"}));
-  CHECK(names(words_of({{"RANK", "4"}, {"WORLD_SIZE", "4"}}), {"RANK is 4", "WORLD_SIZE 4"}));
+  CHECK(names(words_of({{"RANK", "4"}, {"WORLD_SIZE", "4"}}), {"RANK is 4", "WORLD_SIZE is 4"}));
   for (char const* const wrong : {"", "many", "-1", "0", "4 ", "99999999999999999999", "4.0"})
     CHECK(names(words_of({{"RANK", "0"}, {"WORLD_SIZE", wrong}}), {"WORLD_SIZE is \"", wrong}));
   CHECK(names(words_of({{"RANK", "x"}, {"WORLD_SIZE", "2"}}), {"RANK is \"x\""}));

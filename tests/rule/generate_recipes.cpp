@@ -161,7 +161,7 @@ std::vector<slot_spellings> const slots = {
       {"keel::device::cuda_with<keel::device::device_assert>", "{\"cuda\": [\"device_assert\"]}"}}},
     {"world", {{"keel::world::size<8>", "{\"size\": 8}"}, {"keel::world::size<1>", "{\"size\": 1}"}}},
     {"accept",
-     {{"keel::accept<\"O10\">", "[\"O10\"]"}, {"keel::accept<\"A01\">", "[\"A01\"]"}, {"keel::accept<\"B06\">", "[\"B06\"]"}}}};
+     {{"keel::accept<\"O10\">", "[\"O10\"]"}, {"keel::accept<\"A02\">", "[\"A02\"]"}, {"keel::accept<\"B06\">", "[\"B06\"]"}}}};
 
 }  // namespace
 

@@ -144,7 +144,7 @@ class random_config {
     if (chance(0.3)) {
       c.accepted_count = of({1, 2});
       for (int i = 0; i < c.accepted_count; ++i)
-        c.accepted[i] = keel::rule_id(of({"B06", "O10", "A17", "P06", "H07", "A01", "Z99"}));
+        c.accepted[i] = keel::rule_id(of({"B06", "O10", "A17", "P06", "H07", "A02", "Z99"}));
     }
   }
 

@@ -727,3 +727,21 @@ TEST_CASE("parameters that are made whole in the middle of an update are an erro
   });
   for (std::string const& one : words) CHECK(has(one, "gather_parameters"));
 }
+
+TEST_CASE("what A01 prevents: recomputation outside of units reads parameters that were freed, and says which") {
+  auto const words = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
+    network model(0.0);
+    keel::adamw optimizer(model.parameters(), 0.01);
+    keel::step<cut<skips>> step{model, optimizer, world};
+    step([&] { return model.loss(rows_of(0, world.rank())); });
+    step([&] {
+      at::Tensor const y = keel::recompute([&](at::Tensor const& x) { return model.layers[0]->forward(x); },
+                                           model.first(rows_of(1, world.rank())));
+      return model.last(y).square().mean();
+    });
+  });
+  for (std::string const& one : words) {
+    CHECK(has(one, "outside of the unit layer0"));
+    CHECK(has(one, "layer0.wide"));
+  }
+}
