@@ -72,11 +72,6 @@ TEST_CASE("an estimate names each part, grows with the rows alone where it shoul
   CHECK(of_rank.describe().find("of the gradients of all ranks") != std::string::npos);
   CHECK(std::abs(of_rank.optimizer - eight.optimizer / 4) < 256);
   CHECK(keel::memory::estimate<sharing>(*model, ids_of_eight, next_token_loss(model)).optimizer == eight.optimizer);
-  auto const of_shards = keel::memory::estimate<sharing_all>(*model, ids_of_eight, next_token_loss(model), {.ranks = 4});
-  CHECK(of_shards.parameters < eight.parameters);
-  CHECK(of_shards.gathered > 0);
-  CHECK(of_shards.gathered <= 2 * eight.parameters);
-  CHECK(of_shards.peak() < of_rank.peak());
   REQUIRE(eight.units.size() == 2);
   CHECK(eight.units[0] == eight.units[1]);
   CHECK(static_cast<double>(sixteen.activations) == Approx(2.0 * static_cast<double>(eight.activations)).epsilon(0.05));
@@ -86,4 +81,23 @@ TEST_CASE("an estimate names each part, grows with the rows alone where it shoul
   // By the model's forward alone.
   auto const ids = some_ids(1, 8).slice(1, 0, 6);
   CHECK(keel::memory::estimate<plain>(model, ids).units == eight.units);
+}
+
+TEST_CASE("under zero<3> the parameters of units count as shards, and one unit as whole with the buffers of its gather") {
+  torch::nn::Sequential layers(torch::nn::Linear(64, 64), torch::nn::Linear(64, 64), torch::nn::Linear(64, 4));
+  auto const loss_of = [&](at::Tensor const& rows) {
+    at::Tensor x = rows;
+    for (std::size_t i = 0; i < 2; ++i) x = keel::unit(layers->ptr<torch::nn::LinearImpl>(i), x);
+    return layers->ptr<torch::nn::LinearImpl>(2)->forward(x).square().mean();
+  };
+  at::Tensor const rows = at::ones({4, 64});
+  std::int64_t const unit = 4 * (64 * 64 + 64), outside = 4 * (64 * 4 + 4);
+  auto const whole = keel::memory::estimate<sharing>(*layers, rows, loss_of, {.ranks = 4});
+  auto const shards = keel::memory::estimate<sharing_all>(*layers, rows, loss_of, {.ranks = 4});
+  CHECK(whole.parameters == 2 * unit + outside);
+  CHECK(whole.gathered == 0);
+  CHECK(shards.parameters == 2 * unit / 4 + outside);
+  CHECK(shards.gathered == 2 * unit + unit / 4);
+  CHECK(shards.describe().find("gathered") != std::string::npos);
+  CHECK(keel::memory::estimate<sharing_all>(*layers, rows, loss_of).parameters == whole.parameters);
 }
