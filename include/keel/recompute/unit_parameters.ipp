@@ -3,6 +3,7 @@
 
 #include <keel/libtorch/ivalue_first.hpp>
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include <atomic>
