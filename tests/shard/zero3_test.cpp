@@ -2,8 +2,6 @@
 // gradient, or ends its data in the middle of a pass ends, completes or skips the update of all.
 #include <ATen/Parallel.h>
 #include <torch/nn/modules/dropout.h>
-#include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/normalization.h>
 #include <torch/optim/adamw.h>
 
 #include <atomic>
@@ -32,7 +30,6 @@ struct cut : keel::recipe<keel::shard::zero<3>, Policies...> {};
 
 using skips = keel::nonfinite::skip<20>;
 using clips = keel::clip::global_norm<0.05>;
-using recomputes = keel::recipe<keel::recompute::reentrant>;
 
 struct layer : torch::nn::Module {
   torch::nn::Linear wide{nullptr}, back{nullptr};
@@ -302,7 +299,7 @@ TEST_CASE("memory that runs out on one rank in any unit is the same rung of all,
   }
 }
 
-TEST_CASE("ranks that call different units are told both, instead of waiting for each other") {
+TEST_CASE("ranks that call different units get an error that names both units") {
   single_thread const threads;
   auto const words = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
     network model(0.0);

@@ -65,7 +65,7 @@ struct peer_data_exhausted {
   int rank;
 };
 
-/// Thrown from the forward or backward pass of a micro-batch that another rank has ended; replication::end_pass() tells why.
+/// Thrown from the forward or backward pass of a micro-batch that another rank has ended; replication::end_pass() throws the reason.
 struct pass_cancelled : std::exception {
   char const* what() const noexcept override { return "another rank has ended this update"; }
 };
@@ -258,7 +258,7 @@ class replication final : public rank_requests {
   enum class ending : unsigned char { none, threw, out_of_memory };
 
   void begin_exchange(update_summary const& local, ending how, double phase = 0.0);
-  /// Under zero<3>, tells the other ranks which collective of a pass is next: the gather of unit `collective`, or that bucket.
+  /// Under zero<3>, announces the next collective of a pass to the other ranks: the gather of unit `collective`, or that bucket.
   /// First takes part in those of ranks in a higher phase. Collective. Throws pass_cancelled if a rank has ended its update, and world_error
   /// (E26) if ranks in one phase name different collectives.
   void announce(double phase, double collective, std::string const& name);

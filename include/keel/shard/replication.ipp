@@ -711,7 +711,7 @@ KEEL_BODY void replication::report_out_of_memory() {
 KEEL_BODY void replication::join_pending_collectives(ending how, std::string const& message) {
   // A backward pass that threw in one thread may still run in another, and start sums there.
   sums().forget();
-  // After it the others are in their passes, where the next exchange tells them.
+  // The other ranks continue with their passes, and learn of the failure in the next exchange.
   if (parameter_shards_ && is_exchanging_) static_cast<void>(complete_early_agreement());
   bool const is_unreported = !std::exchange(is_failure_reported_, true);
   if (is_unreported) begin_exchange({}, how);
