@@ -52,7 +52,7 @@ struct breakdown {
   int state_per_parameter = 0;  ///< copied from the options
   std::int64_t parameters =
       0;                       ///< in their own dtypes; under zero<3> a rank's shards of those in units, if these were measured
-  std::int64_t gathered = 0;   ///< under zero<3>: the largest unit's parameters, and the buffers of their gather
+  std::int64_t gathered = 0;   ///< under zero<3>: the largest unit's parameters, and the buffers of two gathers
   std::int64_t buffers = 0;    ///< buffers of the model, counted once
   std::int64_t gradients = 0;  ///< gradients of trained parameters
   std::int64_t optimizer = 0;  ///< moments, and fp32 copies of fp16 and bf16 parameters; 0 if they are offloaded
@@ -83,7 +83,7 @@ struct breakdown {
       table += start + words + "\n";
     };
     line("parameters", parameters, std::to_string(trained) + " trained numbers, and the frozen ones");
-    if (gathered > 0) line("gathered", gathered, "the largest unit's parameters, and the buffers of their gather");
+    if (gathered > 0) line("gathered", gathered, "the largest unit's parameters, and the buffers of two gathers");
     line("buffers", 2 * buffers, "with the copies that an update keeps");
     line("gradients", gradients, "of trained parameters");
     line("optimizer", optimizer,
@@ -267,8 +267,8 @@ class parameter_counter {
         whole += bytes;
         if (counted.insert(one.unsafeGetTensorImpl()).second) sums_.parameters -= bytes - (bytes + ranks_ - 1) / ranks_;
       }
-      // Received from all ranks, and sent by this one.
-      sums_.gathered = std::max(sums_.gathered, 2 * whole + whole / ranks_);
+      // Its parameters; and, for this unit and the next, what is received from all ranks and sent by this one.
+      sums_.gathered = std::max(sums_.gathered, 3 * whole + 2 * (whole / ranks_));
     }
   }
 

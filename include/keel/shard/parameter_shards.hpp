@@ -5,7 +5,8 @@
 // A freed parameter keeps its tensor and its storage object, so that tensors that autograd saved in the forward pass are valid again once it
 // is gathered. A unit stays gathered in the backward pass until an earlier unit begins its own: autograd runs nodes in the reverse order of
 // their forward calls, so by then no node of it is left. If a node still needs it, for instance of a second output, it is gathered again.
-// All ranks must call the same units in the same order. Nested units belong to the outermost one.
+// All ranks must call the same units in the same order. Nested units belong to the outermost one. The next unit is gathered while one computes
+// (prefetched) once two passes in a row called the same units (collective_sequence.hpp).
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -13,15 +14,18 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <keel/collective/transport.hpp>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/core/parameters.hpp>
 #include <keel/recompute/unit_parameters.hpp>
 #include <keel/shard/shard_range.hpp>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -47,6 +51,9 @@ class parameter_shards final : public unit_parameters, public std::enable_shared
   /// Call after each backward pass, also if it threw: frees what it gathered.
   void end_backward();
 
+  /// Starts the gather of a later call, unless it was started: gather() or follow_gather() completes it, and waits only then. At most two
+  /// at a time. Collective. Allocates nothing after prepare_buffers().
+  void begin_gather(double collective);
   /// Takes part in a gather of other ranks, without having the parameters. Allocates nothing after prepare_buffers().
   void follow_gather(double collective);
   /// Allocates the buffers of the gathers of all units that were called.
@@ -92,10 +99,11 @@ class parameter_shards final : public unit_parameters, public std::enable_shared
     std::size_t unit;
     std::uint64_t begin, end;
   };
-  /// Byte buffers on one device, kept between gathers.
+  /// Byte buffers of a gather, kept for the next one, and the gather that uses them.
   struct gather_buffers {
-    c10::Device device;
     at::Tensor sent = {}, received = {};
+    std::optional<std::size_t> unit = {};  ///< none: they are not in use
+    std::unique_ptr<pending_collective> pending = {};
   };
   class one_call;
 
@@ -107,14 +115,19 @@ class parameter_shards final : public unit_parameters, public std::enable_shared
   /// Gathers a unit's parameters if some are freed.
   void gather(std::size_t unit, pass of);
   void add_unit(torch::nn::Module const& module, std::string const& name);
-  /// Those of a unit's parameters that are sharded, by dtype and device.
-  std::vector<std::vector<std::size_t>> types_of(std::size_t unit) const;
-  /// Gathers parameters of one dtype; writes those for which `is_written`.
+  /// Those of a unit's parameters that are sharded.
+  std::vector<std::size_t> sharded_entries_of(std::size_t unit) const;
+  /// Bytes of a shard in a gather: parameters of all dtypes are aligned.
+  std::int64_t aligned_bytes(entry const& one, int rank) const;
+  /// Bytes that each rank sends to gather a unit: those of the rank with most.
+  std::int64_t bytes_of(std::size_t unit) const;
+  void prepare(gather_buffers& buffers, std::size_t unit) const;
+  gather_buffers* find_buffers_of(std::size_t unit);
+  /// Sends this rank's shards of a unit, unless that was begun.
+  gather_buffers& begin(std::size_t unit);
+  /// Waits for the gather that `buffers` are used for, and copies what it brought to the parameters for which `is_written`.
   template <class IsWritten>
-  void gather_of_one_type(std::vector<std::size_t> const& which, IsWritten const& is_written);
-  /// Allocates the buffers of gather_of_one_type().
-  gather_buffers& prepare(std::vector<std::size_t> const& which);
-  std::int64_t longest_row(std::vector<std::size_t> const& which) const;
+  void finish(gather_buffers& buffers, IsWritten const& is_written);
   /// Shards and frees a parameter that no call needs, unless all are gathered.
   void free_unused(entry& one);
   void allocate_shard(entry& one) const;
@@ -130,7 +143,7 @@ class parameter_shards final : public unit_parameters, public std::enable_shared
   std::unordered_map<void const*, std::size_t> unit_of_module_;
   std::vector<unit_group> units_;
   std::vector<held_call> held_;  ///< calls whose backward pass has begun
-  std::vector<gather_buffers> buffers_;
+  std::array<gather_buffers, 2> buffers_;
   std::uint64_t clock_ = 0;
   std::vector<std::size_t> gathered_units_;  ///< those that gather_all() uses
   int gather_depth_ = 0;

@@ -298,18 +298,12 @@ KEEL_BODY void parameter_shards::free_unused(entry& one) {
   one.is_present = false;
 }
 
-KEEL_BODY std::vector<std::vector<std::size_t>> parameter_shards::types_of(std::size_t unit) const {
-  std::vector<std::vector<std::size_t>> types;
+KEEL_BODY std::vector<std::size_t> parameter_shards::sharded_entries_of(std::size_t unit) const {
+  std::vector<std::size_t> sharded;
   for (std::size_t const i : units_[unit].entries) {
-    at::Tensor const& one = entries_[i].parameter;
-    if (!entries_[i].is_sharded) continue;
-    auto const same = std::find_if(types.begin(), types.end(), [&](std::vector<std::size_t> const& which) {
-      at::Tensor const& other = entries_[which.front()].parameter;
-      return other.scalar_type() == one.scalar_type() && other.device() == one.device();
-    });
-    same == types.end() ? types.push_back({i}) : same->push_back(i);
+    if (entries_[i].is_sharded) sharded.push_back(i);
   }
-  return types;
+  return sharded;
 }
 
 KEEL_BODY void parameter_shards::gather(std::size_t unit, pass of) {
@@ -340,17 +334,22 @@ KEEL_BODY void parameter_shards::gather(std::size_t unit, pass of) {
     memory.push_back(c10::GetAllocator(one.device().type())->allocate(one.nbytes()));
   }
   for (std::size_t const i : group.entries) allocate_shard(entries_[i]);
-  auto const types = types_of(unit);
-  for (auto const& which : types) prepare(which);
-  double const what = group.was_called ? later_call : types.empty() ? first_call : first_call_gathers;
+  for (gather_buffers& one : buffers_) prepare(one, unit);
+  double const what = group.was_called ? later_call : sharded_entries_of(unit).empty() ? first_call : first_call_gathers;
   if (announce_) announce_(of, static_cast<double>(unit) + what, group.name);
   group.was_called = true;
   for (std::size_t place = 0; place < freed.size(); ++place) {
     set_memory(entries_[freed[place]].parameter, std::move(memory[place]));
     entries_[freed[place]].is_present = true;
   }
-  auto const is_written = [&](std::size_t i) { return std::find(freed.begin(), freed.end(), i) != freed.end(); };
-  for (auto const& which : types_of(unit)) gather_of_one_type(which, is_written);
+  if (what == first_call) return;
+  finish(begin(unit), [&](std::size_t i) { return std::find(freed.begin(), freed.end(), i) != freed.end(); });
+}
+
+KEEL_BODY void parameter_shards::begin_gather(double collective) {
+  std::lock_guard const lock(mutex_);
+  at::NoGradGuard const no_grad;
+  begin(static_cast<std::size_t>(collective));
 }
 
 KEEL_BODY void parameter_shards::follow_gather(double collective) {
@@ -367,71 +366,88 @@ KEEL_BODY void parameter_shards::follow_gather(double collective) {
   }
   group.was_called = true;
   if (what == first_call) return;
-  for (auto const& which : types_of(unit)) gather_of_one_type(which, [](std::size_t) { return false; });
+  finish(begin(unit), [](std::size_t) { return false; });
 }
 
 KEEL_BODY void parameter_shards::prepare_buffers() {
   std::lock_guard const lock(mutex_);
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (!units_[unit].was_called) continue;
-    for (auto const& which : types_of(unit)) prepare(which);
+    for (gather_buffers& one : buffers_) prepare(one, unit);
   }
 }
 
-KEEL_BODY std::int64_t parameter_shards::longest_row(std::vector<std::size_t> const& which) const {
-  std::int64_t longest = 0;
+KEEL_BODY std::int64_t parameter_shards::aligned_bytes(entry const& one, int rank) const {
+  constexpr std::int64_t alignment = 16;
+  std::int64_t const bytes = range_of(one, rank).count * static_cast<std::int64_t>(one.parameter.element_size());
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+KEEL_BODY std::int64_t parameter_shards::bytes_of(std::size_t unit) const {
+  std::int64_t most = 0;
   for (int rank = 0; rank < world_.size(); ++rank) {
-    std::int64_t length = 0;
-    for (std::size_t const i : which) length += range_of(entries_[i], rank).count;
-    longest = std::max(longest, length);
+    std::int64_t bytes = 0;
+    for (std::size_t const i : sharded_entries_of(unit)) bytes += aligned_bytes(entries_[i], rank);
+    most = std::max(most, bytes);
   }
-  return longest;
+  return most;
 }
 
-KEEL_BODY parameter_shards::gather_buffers& parameter_shards::prepare(std::vector<std::size_t> const& which) {
-  at::Tensor const& like = entries_[which.front()].parameter;
-  std::int64_t const bytes = longest_row(which) * static_cast<std::int64_t>(like.element_size());
-  auto found =
-      std::find_if(buffers_.begin(), buffers_.end(), [&](gather_buffers const& one) { return one.device == like.device(); });
-  if (found == buffers_.end()) found = buffers_.insert(buffers_.end(), {like.device()});
-  if (!found->sent.defined() || found->sent.numel() < bytes) {
-    auto const options = at::TensorOptions(at::kByte).device(like.device());
-    found->sent = at::Tensor();
-    found->received = at::empty({world_.size() * bytes}, options);
-    found->sent = at::empty({bytes}, options);
+KEEL_BODY void parameter_shards::prepare(gather_buffers& buffers, std::size_t unit) const {
+  std::int64_t const bytes = bytes_of(unit);
+  if (bytes == 0 || buffers.unit || (buffers.sent.defined() && buffers.sent.numel() >= bytes)) return;
+  auto const options = at::TensorOptions(at::kByte).device(entries_[units_[unit].entries.front()].parameter.device());
+  buffers.sent = at::Tensor();
+  buffers.received = at::empty({world_.size() * bytes}, options);
+  buffers.sent = at::empty({bytes}, options);
+}
+
+KEEL_BODY parameter_shards::gather_buffers* parameter_shards::find_buffers_of(std::size_t unit) {
+  auto const found =
+      std::find_if(buffers_.begin(), buffers_.end(), [&](gather_buffers const& one) { return one.unit == unit; });
+  return found == buffers_.end() ? nullptr : &*found;
+}
+
+/// The elements of a shard in the bytes of a gather.
+inline at::Tensor elements_at(at::Tensor const& bytes, std::int64_t at, std::int64_t count, at::Tensor const& like) {
+  return bytes.narrow(0, at, count * static_cast<std::int64_t>(like.element_size())).view(like.scalar_type());
+}
+
+KEEL_BODY parameter_shards::gather_buffers& parameter_shards::begin(std::size_t unit) {
+  if (gather_buffers* const begun = find_buffers_of(unit)) return *begun;
+  auto* const unused = std::find_if(buffers_.begin(), buffers_.end(), [](gather_buffers const& one) { return !one.unit; });
+  gather_buffers& buffers = *unused;
+  prepare(buffers, unit);
+  std::int64_t const bytes = bytes_of(unit);
+  std::int64_t at = 0;
+  for (std::size_t const i : sharded_entries_of(unit)) {
+    at::Tensor const& shard = entries_[i].shard;
+    elements_at(buffers.sent, at, shard.numel(), shard).copy_(shard);
+    at += aligned_bytes(entries_[i], world_.rank());
   }
-  return *found;
+  at::Tensor received = buffers.received.narrow(0, 0, world_.size() * bytes).view({world_.size(), bytes});
+  buffers.pending = begin_all_gather(world_, buffers.sent.narrow(0, 0, bytes), received);
+  buffers.unit = unit;
+  return buffers;
 }
 
 template <class IsWritten>
-void parameter_shards::gather_of_one_type(std::vector<std::size_t> const& which, IsWritten const& is_written) {
-  gather_buffers const& memory = prepare(which);
-  at::Tensor const& like = entries_[which.front()].parameter;
-  std::int64_t const longest = longest_row(which);
-  auto const begin_of = [&](at::Tensor const& bytes, std::int64_t elements) {
-    return bytes.narrow(0, 0, elements * static_cast<std::int64_t>(like.element_size())).view(like.scalar_type());
-  };
-  at::Tensor const sent = begin_of(memory.sent, longest);
-  std::int64_t at = 0;
-  for (std::size_t const i : which) {
-    at::Tensor const& shard = entries_[i].shard;
-    sent.narrow(0, at, shard.numel()).copy_(shard);
-    at += shard.numel();
-  }
-  at::Tensor all = begin_of(memory.received, world_.size() * longest).view({world_.size(), longest});
+void parameter_shards::finish(gather_buffers& buffers, IsWritten const& is_written) {
+  std::size_t const unit = *std::exchange(buffers.unit, std::nullopt);
   world_.waiting([&] {
-    if (auto const pending = begin_all_gather(world_, sent, all)) pending->wait();
+    if (auto const pending = std::exchange(buffers.pending, nullptr)) pending->wait();
   });
+  std::int64_t const bytes = bytes_of(unit);
   for (int rank = 0; rank < world_.size(); ++rank) {
-    at = 0;
-    for (std::size_t const i : which) {
+    std::int64_t at = rank * bytes;
+    for (std::size_t const i : sharded_entries_of(unit)) {
       auto const [begin, count] = range_of(entries_[i], rank);
-      at::Tensor const received = all[rank].narrow(0, at, count);
-      at += count;
-      if (!is_written(i)) continue;
-      // variable_data() leaves the parameter's version as it is: its values are those of the forward pass.
-      at::Tensor const whole = entries_[i].parameter.variable_data();
-      in_memory_order(whole, whole).narrow(0, begin, count).copy_(received);
+      if (is_written(i)) {
+        // variable_data() leaves the parameter's version as it is: its values are those of the forward pass.
+        at::Tensor const whole = entries_[i].parameter.variable_data();
+        in_memory_order(whole, whole).narrow(0, begin, count).copy_(elements_at(buffers.received, at, count, whole));
+      }
+      at += aligned_bytes(entries_[i], rank);
     }
   }
 }

@@ -1,7 +1,7 @@
 // Data-parallel training: shard::replicate (full replicas), shard::zero<1> (optimizer state sharded, see optimizer_shards.hpp), zero<2>
 // (gradients sharded too, see gradient_shards.hpp) and zero<3> (parameters sharded too, see parameter_shards.hpp). Once per update, or per
-// micro-batch under zero<2>, and under zero<3> also before each gather and each bucket of gradients, the ranks exchange one packed
-// control message and sum the gradients. No rank skips a collective alone: a rank that throws still takes part and reports its failure. So
+// micro-batch under zero<2>, and under zero<3> also before each gather and each bucket of gradients unless passes repeat
+// (collective_sequence.hpp), the ranks exchange one packed control message and sum the gradients. No rank skips a collective alone: a rank that throws still takes part and reports its failure. So
 // does a rank whose loss is not finite, whose data has ended, or that is requested to stop or save.
 // If the loss is known before the last backward pass of an update, or stays on the device that decides, the exchange and the all-reduce
 // overlap that pass (gradient_sums.hpp). Otherwise both follow it.
@@ -26,6 +26,7 @@
 #include <keel/core/out_of_memory.hpp>
 #include <keel/core/parameters.hpp>
 #include <keel/gradients/gradient_norm.hpp>
+#include <keel/shard/collective_sequence.hpp>
 #include <keel/shard/gradient_sums.hpp>
 #include <keel/shard/optimizer_shards.hpp>
 #include <keel/shard/packed_agreement.hpp>
@@ -167,6 +168,8 @@ class replication final : public rank_requests {
   /// Call after the passes, also if they threw `thrown`: frees what units have gathered. Returns true if they ended early because another rank's
   /// loss is not finite, which agree() reports next. Otherwise rethrows what ended them on another rank, or `thrown`.
   bool end_pass(std::exception_ptr const& thrown);
+  /// Call before each batch of an evaluation.
+  void begin_evaluation_batch();
   /// Call after an evaluation: ranks with fewer batches take part in the gathers of the others. Collective.
   void follow_evaluations();
   /// Makes all parameters whole for good, before the step is destroyed. Collective.
@@ -182,6 +185,7 @@ class replication final : public rank_requests {
       optimizer_shards::require_dense_memory(which[i], "number " + std::to_string(i) + " of those to unfreeze");
   }
   void parameters_changed() {
+    for (collective_sequence* const one : {&forward_, &backward_, &evaluation_}) one->forget();
     if (shards_) shards_->clear_gradients();
     if (sums_) sums_->parameters_changed();
     if (parameter_shards_) parameter_shards_->trained_changed();
@@ -265,6 +269,12 @@ class replication final : public rank_requests {
   /// True if this rank, which is at `name`, is in the highest phase of the last exchange. Otherwise takes part in the collective of those
   /// that are. Throws as announce() does.
   bool is_next(double phase, std::string const& name);
+  /// Under zero<3>, begins the pass that all ranks expect if they said so in the last exchange.
+  void begin_expected();
+  /// Starts the next collective of the expected pass if it is a gather, and the next gather after it.
+  pass_collective start_next_expected();
+  /// Takes part in the remaining collectives of the expected pass, of which this rank does not have the next one. Collective.
+  void follow_expected();
   /// Completes the exchange that was begun before the backward pass; true if the ranks' updates continue.
   bool complete_early_agreement();
   /// True if the last exchange ended the update.
@@ -314,8 +324,12 @@ class replication final : public rank_requests {
   std::optional<double>
       early_factor_;               ///< under zero<3>: the factor of this rank's gradients, once the backward pass was agreed on
   std::exception_ptr pass_ended_;  ///< under zero<3>: what ended a pass of this rank on another one
-  bool is_cancelled_ = false;      ///< under zero<3>: units no longer gather in this pass
-  bool has_cancelled_ = false;     ///< under zero<3>: a pass of the open update was cancelled, so that it will be skipped
+  collective_sequence forward_, backward_, evaluation_;  ///< under zero<3>
+  collective_sequence* pass_ = nullptr;                  ///< the one of these that this rank is in
+  std::span<pass_collective const> expected_;            ///< what is left of the pass that all ranks expect
+  bool has_deviated_ = false;                            ///< under zero<3>: this rank's forward pass is not the expected one
+  bool is_cancelled_ = false;                            ///< under zero<3>: units no longer gather in this pass
+  bool has_cancelled_ = false;  ///< under zero<3>: a pass of the open update was cancelled, so that it will be skipped
   pending_requests local_;
   busy_time busy_{world_};
   std::optional<packed_agreement> numbers_;

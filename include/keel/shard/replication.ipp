@@ -56,6 +56,7 @@ enum number : std::int64_t {
   busy,
   phase,
   collective,
+  sequence,
   count
 };
 static_assert(count + 2 == packed_agreement::count);
@@ -68,6 +69,9 @@ inline constexpr double agreement = 0.0, forward = 1.0, backward_begins = 2.0, b
 
 /// Values of packed_field::nonfinite: a loss of this rank is not finite, or a pass of it was cancelled because one of another rank was not.
 inline constexpr double has_nonfinite_loss = 1.0, has_cancelled_pass = 2.0;
+
+/// Value of packed_field::sequence on a rank whose forward pass is not the expected one. Otherwise it is the checksum of what it expects.
+inline constexpr double has_deviated_pass = -1.0;
 
 /// The step whose passes this thread runs; null between them.
 inline replication const*& running_step() {
@@ -282,6 +286,7 @@ KEEL_BODY std::vector<double> replication::group_learning_rates() const {
 
 KEEL_BODY void replication::begin_exchange(update_summary const& local, ending how, double phase) {
   using namespace packed_field;
+  follow_expected();
   if (how == ending::none) buffers_.prepare(models_);
   auto const real = [](auto const value) { return static_cast<double>(value); };
   double* const own = &numbers().local(0);
@@ -301,10 +306,15 @@ KEEL_BODY void replication::begin_exchange(update_summary const& local, ending h
   bool const takes_part = how == ending::none && local.first_exhausted_rank < 0;
   if (takes_part && parameter_shards_) parameter_shards_->prepare_buffers();
   // Under zero<3> the backward pass that was agreed on has begun sums.
-  if (takes_part && !early_factor_) trained_ = sums().prepare();
+  if (takes_part && !early_factor_) {
+    auto const before = std::exchange(trained_, sums().prepare());
+    // Other buckets.
+    if (trained_ != before) backward_.forget();
+  }
   own[trains] = takes_part ? real(trained_) : 0.0;
   own[packed_field::phase] = phase;
   own[packed_field::collective] = 0.0;
+  own[sequence] = phase == pass_phase::backward_begins ? backward_.checksum() : 0.0;
   own[signal] = real(local_.signal);
   own[stops] = real(local_.stops);
   own[saves] = real(local_.saves);
@@ -442,8 +452,9 @@ KEEL_BODY bool replication::is_next(double phase, std::string const& name) {
     if (phase_of(rank) > phase_of(first)) first = rank;
   }
   double const highest = phase_of(first), next = collective_of(first);
-  for (int rank = first + 1; rank < world_.size(); ++rank) {
-    if (phase_of(rank) != highest || collective_of(rank) == next) continue;
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    bool const has_deviated = numbers().of(rank, packed_field::sequence) == has_deviated_pass && phase_of(rank) < highest;
+    if ((phase_of(rank) != highest || collective_of(rank) == next) && !has_deviated) continue;
     std::string const of_first = broadcast_string(world_, name, first);
     // All ranks throw it.
     is_failure_reported_ = is_failure_collective_ = true;
@@ -478,6 +489,8 @@ KEEL_BODY bool replication::complete_early_agreement() {
   unit_ = all.unit;
   early_factor_ = relative_factor(all);
   is_exchanging_ = false;
+  if (pass_ == &forward_) pass_ = &backward_;
+  begin_expected();
   // What fails from now on is not in the numbers.
   is_failure_reported_ = false;
   return true;
@@ -508,14 +521,58 @@ KEEL_BODY void replication::announce(double phase, double collective, std::strin
     is_cancelled_ = true;
     throw pass_cancelled();
   }
+  pass_collective const one{phase, collective};
+  if (!expected_.empty() && expected_.front() == one) {
+    start_next_expected();
+    pass_->record(one);
+    return;
+  }
+  has_deviated_ = has_deviated_ || (pass_ == &forward_ && !expected_.empty());
+  follow_expected();
+  bool const may_expect = pass_ != nullptr && pass_ != &backward_ && pass_->begins_with(one);
+  if (may_expect) parameter_shards_->prepare_buffers();
   do {
     for (std::int64_t i = 0; i < packed_field::count; ++i) numbers().local(i) = 0.0;
     numbers().local(packed_field::phase) = phase;
     numbers().local(packed_field::collective) = collective;
+    numbers().local(packed_field::sequence) = has_deviated_ ? has_deviated_pass : may_expect ? pass_->checksum() : 0.0;
     numbers().begin();
     numbers().wait();
     if (has_ended()) cancel_pass();
   } while (!is_next(phase, name));
+  if (may_expect) begin_expected();
+  if (!expected_.empty()) start_next_expected();
+  if (pass_ != nullptr) pass_->record(one);
+}
+
+KEEL_BODY void replication::begin_expected() {
+  if (pass_ == nullptr || pass_->expected().empty()) return;
+  for (auto const one : {packed_field::phase, packed_field::collective, packed_field::sequence}) {
+    if (numbers().first_mismatch(one) >= 0) return;
+  }
+  if (numbers().of(0, packed_field::sequence) == pass_->checksum()) expected_ = pass_->expected();
+}
+
+KEEL_BODY pass_collective replication::start_next_expected() {
+  pass_collective const next = expected_.front();
+  auto const start = [this](pass_collective const& one) { parameter_shards_->begin_gather(one.number); };
+  auto const is_gather = [](pass_collective const& one) { return one.phase != pass_phase::bucket; };
+  if (is_gather(next)) start(next);
+  expected_ = expected_.subspan(1);
+  auto const after = std::find_if(expected_.begin(), expected_.end(), is_gather);
+  if (after != expected_.end()) start(*after);
+  return next;
+}
+
+KEEL_BODY void replication::follow_expected() {
+  while (!expected_.empty()) {
+    pass_collective const next = start_next_expected();
+    if (next.phase == pass_phase::bucket) {
+      sums().begin_next(early_factor_.value_or(1.0));
+    } else {
+      parameter_shards_->follow_gather(next.number);
+    }
+  }
 }
 
 KEEL_BODY void replication::begin_pass() {
@@ -524,13 +581,17 @@ KEEL_BODY void replication::begin_pass() {
     throw error("E12",
                 "a micro-batch was begun while the result of gather_parameters() exists, which would undo its update. End that "
                 "scope before.");
-  is_cancelled_ = false;
+  is_cancelled_ = has_deviated_ = false;
+  forward_.begin();
+  backward_.begin();
+  pass_ = &forward_;
   running_step() = this;
 }
 
 KEEL_BODY bool replication::end_pass(std::exception_ptr const& thrown) {
   if (!parameter_shards_) return false;
   running_step() = nullptr;
+  pass_ = nullptr;
   parameter_shards_->end_backward();
   bool const is_cancelled = std::exchange(is_cancelled_, false);
   // What a bucket's hook threw has ended the pass, too; if it did not, sum_gradients() reports it.
@@ -541,7 +602,12 @@ KEEL_BODY bool replication::end_pass(std::exception_ptr const& thrown) {
   }
   if (pass_ended_) std::rethrow_exception(std::exchange(pass_ended_, nullptr));
   if (!is_cancelled && thrown) std::rethrow_exception(thrown);
-  if (!is_cancelled) return false;
+  if (!is_cancelled) {
+    follow_expected();
+    forward_.end();
+    backward_.end();
+    return false;
+  }
   sums().wait_for_begun();
   for (at::Tensor const& one : parameters_->tensors) one.mutable_grad() = at::Tensor();
   sums().shards()->discarded();
@@ -561,8 +627,19 @@ KEEL_BODY void replication::follow_passes(std::string const& message) {
   }
 }
 
+KEEL_BODY void replication::begin_evaluation_batch() {
+  if (!parameter_shards_ || !is_shared()) return;
+  follow_expected();
+  evaluation_.end();
+  evaluation_.begin();
+  pass_ = &evaluation_;
+}
+
 KEEL_BODY void replication::follow_evaluations() {
   if (!parameter_shards_ || !is_shared()) return;
+  follow_expected();
+  evaluation_.end();
+  pass_ = nullptr;
   for (std::int64_t i = 0; i < packed_field::count; ++i) numbers().local(i) = 0.0;
   numbers().begin();
   numbers().wait();

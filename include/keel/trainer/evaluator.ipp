@@ -40,12 +40,15 @@ KEEL_BODY evaluation_result evaluator::evaluate(std::string const& name, measure
   auto const make_room = [this] {
     if (context_.models.at_boundary()) clear_gradients(context_.models.parameters().tensors);
   };
+  auto const before_batch = [this] {
+    context_.models.begin_evaluation_batch();
+    if (before_batch_hook_) before_batch_hook_();
+  };
   is_inside_ = true;
   evaluation_result result = [&] {
     // Inside an update, changes that the program makes between two micro-batches must persist.
     program_state_guard const unchanged(context_.models.at_boundary() ? program_ : nullptr);
-    return measure(most,
-                   {context_.models.pieces(), may_cut(), context_.models.relief().attention, make_room, before_batch_hook_});
+    return measure(most, {context_.models.pieces(), may_cut(), context_.models.relief().attention, make_room, before_batch});
   }();
   context_.models.follow_evaluations();
   if (shard::is_distributed(context_.recipe.shard)) average_over_ranks(context_.world, name, result);

@@ -93,7 +93,8 @@ class trained_models {
   [[nodiscard]] gathered_parameters gather_parameters();
   /// True if a model has shard::zero<3>.
   bool shards_parameters() const;
-  /// Call after an evaluation. Collective.
+  /// Call before each batch of an evaluation, and after the last one. Collective, both.
+  void begin_evaluation_batch();
   void follow_evaluations();
 
   /// All optimizers, each with its recipe and facts.

@@ -140,6 +140,10 @@ KEEL_BODY bool trained_models::shards_parameters() const {
   return std::any_of(all_.begin(), all_.end(), [](run_part const* one) { return one->step().ranks().shards_parameters(); });
 }
 
+KEEL_BODY void trained_models::begin_evaluation_batch() {
+  for (run_part* const one : all_) one->step().ranks().begin_evaluation_batch();
+}
+
 KEEL_BODY void trained_models::follow_evaluations() {
   for (run_part* const one : all_) one->step().ranks().follow_evaluations();
 }
