@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <map>
 
 #include <keel/collective/collectives.hpp>
 #include <keel/collective/in_process.hpp>
@@ -64,9 +65,10 @@ struct network : torch::nn::Module {
     }
     return all;
   }
-  at::Tensor loss(at::Tensor const& x) {
+  /// The units of `path` in their order; all of them without one.
+  at::Tensor loss(at::Tensor const& x, std::vector<std::size_t> const& path = {0, 1, 2}) {
     at::Tensor y = first(x).tanh();
-    for (auto const& one : layers) y = keel::unit(one, y);
+    for (std::size_t const i : path) y = keel::unit(layers[i], y);
     return last(y).square().mean();
   }
 };
@@ -93,6 +95,8 @@ struct training {
   std::int64_t micro_batches = 12;
   std::int64_t bad = -1;    ///< the micro-batch that is NaN on rank 0
   std::int64_t empty = -1;  ///< the micro-batch that has no weight on the last rank
+  /// Units of micro-batches, those of all ranks.
+  std::map<std::int64_t, std::vector<std::size_t>> paths = {};
 };
 
 template <class Recipe>
@@ -118,8 +122,10 @@ std::vector<ended> train(int ranks, training const& how) {
       for (std::int64_t i = 0; i < how.micro_batches; ++i) {
         at::Tensor rows = rows_of(i, world.rank(), how.dtype);
         if (i == how.bad && world.rank() == 0) rows = rows * NAN;
+        auto const other = how.paths.find(i);
+        auto const path = other == how.paths.end() ? std::vector<std::size_t>{0, 1, 2} : other->second;
         bool const is_empty = i == how.empty && world.rank() == world.size() - 1;
-        auto const outcome = step([&] { return keel::weighted_loss{model.loss(rows), is_empty ? 0.0 : static_cast<double>(rows.size(0))}; });
+        auto const outcome = step([&] { return keel::weighted_loss{model.loss(rows, path), is_empty ? 0.0 : static_cast<double>(rows.size(0))}; });
         if (auto const* const updated = outcome.updated()) {
           found.norms.push_back(updated->gradient_norm);
           found.losses.push_back(updated->loss);
@@ -196,8 +202,10 @@ TEST_CASE("units that are recomputed gather inside the recomputation") {
 
 TEST_CASE("a micro-batch that is not finite on one rank, or has no weight on one, is skipped or summed as under replicas") {
   single_thread const threads;
+  have_same_bits<whole<skips>, cut<skips>>({.bad = 2});
   have_same_bits<whole<skips>, cut<skips>>({.bad = 5});
   have_same_bits<cut2<skips, keel::accumulate<3>>, cut<skips, keel::accumulate<3>>>({.drops = 0.2, .bad = 4});
+  have_same_bits<cut2<skips, keel::accumulate<3>>, cut<skips, keel::accumulate<3>>>({.drops = 0.2, .bad = 8});
   have_same_bits<whole<skips>, cut<skips>>({.empty = 5});
   have_same_bits<whole<skips>, cut<skips>>({.empty = 0});
   have_same_bits<cut2<skips, keel::accumulate<3>, clips>, cut<skips, keel::accumulate<3>, clips>>({.drops = 0.2, .empty = 4});
@@ -206,8 +214,9 @@ TEST_CASE("a micro-batch that is not finite on one rank, or has no weight on one
 TEST_CASE("an exception of one rank in any unit, forward or backward, is the end of all in the same update") {
   single_thread const threads;
   for (int const ranks : {2, 3}) {
-    for (std::int64_t const update : {0, 2}) {
-      for (int const unit : {0, 1, 2}) {
+    for (std::int64_t const update : {0, 2, 5}) {
+      // Number 3 is the loss, after all units.
+      for (int const unit : {0, 1, 2, 3}) {
         for (bool const backward : {false, true}) {
           for (bool const is_memory : {false, true}) {
             INFO(ranks << " ranks, update " << update << ", unit " << unit << (backward ? " backward" : " forward"));
@@ -220,7 +229,7 @@ TEST_CASE("an exception of one rank in any unit, forward or backward, is the end
                 if (is_memory) throw std::bad_alloc();
                 throw std::runtime_error("of the model");
               };
-              for (std::int64_t i = 0; i < 4; ++i) {
+              for (std::int64_t i = 0; i < 7; ++i) {
                 bool const here = i == update && world.rank() == world.size() - 1;
                 at::Tensor const rows = rows_of(i, world.rank());
                 step([&] {
@@ -234,7 +243,10 @@ TEST_CASE("an exception of one rank in any unit, forward or backward, is the end
                       return z * 1.0;
                     }, y);
                   }
-                  return model.last(y).square().mean();
+                  y = model.last(y);
+                  if (here && unit == 3 && !backward) fail();
+                  if (here && unit == 3) y.register_hook([&](at::Tensor const&) { fail(); });
+                  return y.square().mean();
                 });
                 updates[static_cast<std::size_t>(world.rank())] = step.updates();
               }
@@ -257,9 +269,9 @@ struct climbing : cut<keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom:
 
 TEST_CASE("memory that runs out on one rank in any unit is the same rung of all, and ends with the same parameters") {
   single_thread const threads;
-  for (int const unit : {0, 1, 2}) {
+  for (int const unit : {0, 1, 2, 3}) {
     for (bool const backward : {false, true}) {
-      for (std::int64_t const index : {-2, 0, 1}) {
+      for (std::int64_t const index : {-2, 0, 1, 5}) {
         INFO("unit " << unit << (backward ? " backward" : " forward") << ", micro-batch " << index);
         std::vector<std::vector<at::Tensor>> parameters(3);
         std::vector<std::int64_t> pieces(3);
@@ -268,7 +280,7 @@ TEST_CASE("memory that runs out on one rank in any unit is the same rung of all,
           network model(0.0, at::kFloat, false, 160);
           keel::adamw optimizer(model.parameters(), 0.01);
           keel::step<climbing<keel::accumulate<2>>> step{model, optimizer, world};
-          for (std::int64_t i = 0; i < 8; ++i) {
+          for (std::int64_t i = 0; i < 12; ++i) {
             at::Tensor const batch = (at::arange(4 * 7).view({4, 7}) * 0.1 + static_cast<double>(i + world.rank())).sin();
             step(batch, [&, i](at::Tensor const& rows) {
               bool const here = i == 2 + index && world.rank() == 1 && rows.size(0) == 4;
@@ -282,7 +294,10 @@ TEST_CASE("memory that runs out on one rank in any unit is the same rung of all,
                   return z * 1.0;
                 }, y);
               }
-              return model.last(y).square().mean();
+              y = model.last(y);
+              if (here && unit == 3 && !backward) throw std::bad_alloc();
+              if (here && unit == 3) y.register_hook([](at::Tensor const&) { throw std::bad_alloc(); });
+              return y.square().mean();
             });
           }
           pieces[rank] = step.pieces();
@@ -299,27 +314,148 @@ TEST_CASE("memory that runs out on one rank in any unit is the same rung of all,
   }
 }
 
-TEST_CASE("ranks that call different units get an error that names both units") {
+TEST_CASE("units that change between updates, on all ranks, train the bits of replicas") {
   single_thread const threads;
-  auto const words = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
-    network model(0.0);
+  // After four updates the units of the next one are expected, in vain.
+  for (auto const& path : std::vector<std::vector<std::size_t>>{{0, 2}, {2, 1, 0}, {0, 1}, {1, 2}, {0, 1, 2, 0}, {0, 0, 1, 2}, {1}}) {
+    training how{.drops = 0.2, .micro_batches = 14, .paths = {{5, path}, {10, path}, {11, path}, {12, path}, {13, path}}};
+    have_same_bits<whole<skips>, cut<skips>>(how);
+    have_same_bits<cut2<skips, keel::recompute::reentrant, keel::accumulate<2>>,
+                   cut<skips, keel::recompute::reentrant, keel::accumulate<2>>>(how);
+  }
+}
+
+TEST_CASE("ranks that call different units get an error that names both, also where those of the last updates are expected") {
+  single_thread const threads;
+  struct different {
+    std::int64_t update;
+    std::vector<std::size_t> of_first, of_second;
+    std::string one, other;
+  };
+  for (auto const& [update, of_first, of_second, one, other] : std::vector<different>{
+           {2, {0, 1, 0}, {0, 1, 1}, "layer0", "layer1"},
+           {6, {0, 1, 0}, {0, 1, 1}, "layer0", "layer1"},
+           {6, {0, 1}, {0, 0}, "the unit layer0", "its backward pass"},
+           {6, {0, 1}, {1, 1}, "layer1", "layer0"},
+           {6, {1, 0}, {0, 0}, "layer1", "layer0"},
+           {6, {0, 1}, {2, 1}, "layer2", "layer0"},
+       }) {
+    INFO("update " << update << ", " << one << ", " << other);
+    auto const messages = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
+      network model(0.0);
+      keel::adamw optimizer(model.parameters(), 0.01);
+      keel::step<cut<skips>> step{model, optimizer, world};
+      for (std::int64_t i = 0; i < 8; ++i) {
+        std::vector<std::size_t> path{0, 1};
+        if (i == update) path = world.rank() == 0 ? of_first : of_second;
+        step([&] { return model.loss(rows_of(i, world.rank()), path); });
+      }
+    });
+    for (std::string const& message : messages) {
+      CHECK(has(message, "[E26]"));
+      CHECK(has(message, one));
+      CHECK(has(message, other));
+    }
+  }
+}
+
+TEST_CASE("a loss without one of its terms, on one rank or on all, trains the bits of replicas where that term is expected") {
+  single_thread const threads;
+  /// The last layer is a bucket of its own, which begins before the backward pass has reached the units of the first term.
+  struct wide_network : network {
+    torch::nn::Linear of_first{register_module("of_first", torch::nn::Linear(7, 1))};
+    torch::nn::Linear head{register_module("head", torch::nn::Linear(400, 800))};
+    wide_network() : network(0.0, at::kFloat, false, 400) {}
+  };
+  struct variant {
+    bool changes_units = false, reads_whole = false, is_uneven = false;
+  };
+  auto const run = [](auto recipe, int ranks, variant const& how) {
+    std::vector<at::Tensor> found;
+    keel::run_in_process(ranks, [&](keel::world_of_ranks const& world) {
+      wide_network model;
+      keel::adamw optimizer(model.parameters(), 0.01);
+      keel::step<decltype(recipe)> step{model, optimizer, world};
+      for (std::int64_t i = 0; i < 12; ++i) {
+        step([&] {
+          at::Tensor const x = rows_of(i, world.rank()).slice(0, 0, 1);
+          if (how.reads_whole) {
+            at::NoGradGuard const no_grad;
+            auto const everything = step.gather_parameters();
+            for (at::Tensor const& one : model.parameters()) one.clamp_(-0.04, 0.04);
+          }
+          at::Tensor y = model.first(x).tanh();
+          for (std::size_t const k : how.changes_units && i >= 6 ? std::vector<std::size_t>{0, 2} : std::vector<std::size_t>{0, 1, 2})
+            y = keel::unit(model.layers[k], y);
+          at::Tensor loss = model.head(y).square().mean();
+          if (how.is_uneven && world.rank() == 0) loss = loss + model.of_first(x).square().mean();
+          at::Tensor const second = keel::unit(model.layers[1], model.first(x)).square().mean();
+          bool const is_last = world.rank() == world.size() - 1;
+          bool const is_left_out = i == 7 || (is_last && (i == 6 || i == 8));
+          return is_left_out ? loss : loss + second;
+        });
+      }
+      auto const everything = step.gather_parameters();
+      if (world.rank() == 0) found = copies_of(model.parameters());
+    });
+    return found;
+  };
+  for (int const ranks : {2, 3}) {
+    for (variant const how : {variant{}, variant{.changes_units = true}, variant{.reads_whole = true}, variant{.is_uneven = true},
+                              variant{.changes_units = true, .is_uneven = true}}) {
+      INFO(ranks << " ranks" << (how.changes_units ? ", other units" : "") << (how.reads_whole ? ", whole parameters" : "") << (how.is_uneven ? ", uneven" : ""));
+      CHECK(same_bits(run(cut<skips>(), ranks, how), run(whole<skips>(), ranks, how)));
+      CHECK(same_bits(run(cut<skips, keel::accumulate<2>, clips>(), ranks, how), run(cut2<skips, keel::accumulate<2>, clips>(), ranks, how)));
+    }
+  }
+}
+
+TEST_CASE("an evaluation that throws on all ranks, and is caught, changes no later update") {
+  single_thread const threads;
+  auto const run = [](auto recipe) {
+    std::vector<at::Tensor> found;
+    keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
+      network model(0.0);
+      keel::adamw optimizer(model.parameters(), 0.01);
+      keel::trainer<decltype(recipe)> run{model, optimizer, world, {.updates = 12, .console_every = 0}};
+      std::vector<at::Tensor> batches;
+      for (std::int64_t i = 0; i < 12; ++i) batches.push_back(rows_of(i, world.rank()).slice(0, 0, 1));
+      run.on([&](keel::event::update_end const& e) {
+        if (e.update % 3 != 2) return;
+        int calls = 0;
+        CHECK_THROWS_AS(run.evaluate(batches, [&](at::Tensor const& x) {
+          at::Tensor const y = keel::unit(model.layers[0], model.first(x).tanh());
+          if (++calls == 5) throw std::runtime_error("of the metrics");
+          return model.last(keel::unit(model.layers[1], y)).square().mean();
+        }), std::runtime_error);
+      });
+      run.fit(batches, [&](at::Tensor const& x) { return model.loss(x); });
+      auto const everything = run.gather_parameters();
+      if (world.rank() == 0) found = copies_of(model.parameters());
+    });
+    return found;
+  };
+  CHECK(same_bits(run(cut<skips>()), run(whole<skips>())));
+}
+
+TEST_CASE("once the passes repeat, an update has one collective for each unit and pass, and one for each bucket") {
+  single_thread const threads;
+  keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
+    network model(0.0, at::kFloat, false, 400);
     keel::adamw optimizer(model.parameters(), 0.01);
     keel::step<cut<skips>> step{model, optimizer, world};
-    for (std::int64_t i = 0; i < 4; ++i) {
-      step([&] {
-        at::Tensor y = model.first(rows_of(i, world.rank()));
-        y = keel::unit(model.layers[0], y);
-        y = keel::unit(model.layers[1], y);
-        if (i == 2) y = keel::unit(model.layers[world.rank() == 0 ? 0 : 1], y);
-        return model.last(y).square().mean();
-      });
+    std::vector<std::int64_t> counts;
+    for (std::int64_t i = 0; i < 8; ++i) {
+      auto const before = world.collectives();
+      step([&] { return model.loss(rows_of(i, world.rank())); });
+      counts.push_back(world.collectives() - before);
     }
+    // The first backward pass, and the second forward pass, are what later ones repeat.
+    CHECK(counts[2] < counts[1]);
+    CHECK(counts[3] == counts[2] - 2);
+    CHECK(counts[3] < counts[1] * 2 / 3);
+    CHECK(std::vector<std::int64_t>(counts.begin() + 4, counts.end()) == std::vector<std::int64_t>(4, counts[3]));
   });
-  for (std::string const& one : words) {
-    CHECK(has(one, "[E26]"));
-    CHECK(has(one, "layer0"));
-    CHECK(has(one, "layer1"));
-  }
 }
 
 TEST_CASE("a rank whose data ends lets the others discard their update and go on") {
@@ -581,6 +717,45 @@ TEST_CASE("hooks on one rank alone, and evaluations of different lengths, keep t
   CHECK(words == std::vector<std::string>(3));
   CHECK(same_bits(parameters[1], parameters[0]));
   CHECK(evaluated == std::vector<double>(3, evaluated[0]));
+}
+
+TEST_CASE("evaluations of several batches give the values of replicas, also if memory runs out on one rank, or end on all ranks") {
+  single_thread const threads;
+  enum class fault { none, out_of_memory, exception };
+  auto const evaluate = [](auto recipe, fault what, std::int64_t rows) {
+    std::vector<double> values(3);
+    auto const words = rank_error_messages(3, [&](keel::world_of_ranks const& world) {
+      network model(0.0);
+      keel::adamw optimizer(model.parameters(), 0.01);
+      keel::trainer<decltype(recipe)> run{model, optimizer, world, {.updates = 4, .console_every = 0}};
+      std::vector<at::Tensor> batches;
+      for (std::int64_t i = 0; i < 8; ++i) batches.push_back(at::arange(14).view({2, 7}) * 0.1 + static_cast<double>(i + world.rank()));
+      run.fit(batches, [&](at::Tensor const& x) { return model.loss(x); });
+      int calls = 0;
+      auto const metrics = [&](at::Tensor const& x) {
+        bool const here = world.rank() == 1 && ++calls == 5 && what != fault::none;
+        at::Tensor const y = keel::unit(model.layers[0], model.first(x).tanh());
+        if (here && what == fault::exception) throw std::runtime_error("of the metrics");
+        if (here) throw std::bad_alloc();
+        return model.last(keel::unit(model.layers[1], y)).square().mean();
+      };
+      if (world.rank() == 2) batches.resize(static_cast<std::size_t>(rows));
+      for (int i = 0; i < 2; ++i) values[static_cast<std::size_t>(world.rank())] += run.evaluate(batches, metrics);
+    });
+    for (std::string const& one : words) {
+      if (what == fault::exception) CHECK((has(one, "of the metrics") || has(one, "rank 1 has given up")));
+      if (what != fault::exception) CHECK(one.empty());
+    }
+    return values;
+  };
+  using climbs = keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>;
+  for (std::int64_t const rows : {8, 5}) {
+    auto const expected = evaluate(whole<skips, climbs>(), fault::none, rows);
+    CHECK(evaluate(cut<skips, climbs>(), fault::none, rows) == expected);
+    auto const starved = evaluate(cut<skips, climbs>(), fault::out_of_memory, rows);
+    for (std::size_t rank = 0; rank < 3; ++rank) CHECK(std::abs(starved[rank] - expected[rank]) < 1e-5);
+    evaluate(cut<skips, climbs>(), fault::exception, rows);
+  }
 }
 
 TEST_CASE("a model is whole again for another step, for export and evaluation, and an update while it is whole is an error") {

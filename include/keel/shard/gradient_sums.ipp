@@ -190,8 +190,11 @@ void gradient_sums::note_failed_collective(Call const& call) {
 KEEL_BODY void gradient_sums::begin_ready() {
   // The last bucket is started in finish(), when it is known whether this rank threw.
   while (begun_ + 1 < buckets_.size() && buckets_[begun_].missing == 0 && !failed_) {
+    std::size_t const next = begun_;
     std::optional<double> const relative = may_begin_();
     if (!relative) return;
+    // The agreement has begun it, for other ranks.
+    if (begun_ != next) continue;
     if (shards_) world_.waiting([this] { note_failed_collective([this] { shards_->free_buffers(begun_); }); });
     begin_even_if_failed(begun_, *relative, false);
     ++begun_;

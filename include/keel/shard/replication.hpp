@@ -154,7 +154,9 @@ class replication final : public rank_requests {
   bool shards_parameters() const { return parameter_shards_ != nullptr; }
   /// Gathers all parameters until drop_parameters(), so that they can be read and written outside of their units. Collective, both.
   void gather_parameters() {
-    if (parameter_shards_) parameter_shards_->gather_all();
+    if (!parameter_shards_) return;
+    end_expectations();
+    parameter_shards_->gather_all();
   }
   void drop_parameters() {
     if (parameter_shards_) parameter_shards_->drop_all();
@@ -172,6 +174,8 @@ class replication final : public rank_requests {
   void begin_evaluation_batch();
   /// Call after an evaluation: ranks with fewer batches take part in the gathers of the others. Collective.
   void follow_evaluations();
+  /// Call if an evaluation threw: the other ranks may be in the gathers of this batch.
+  void cancel_evaluation() noexcept;
   /// Makes all parameters whole for good, before the step is destroyed. Collective.
   void unshard_parameters() {
     if (parameter_shards_) parameter_shards_->unshard();
@@ -185,6 +189,7 @@ class replication final : public rank_requests {
       optimizer_shards::require_dense_memory(which[i], "number " + std::to_string(i) + " of those to unfreeze");
   }
   void parameters_changed() {
+    follow_expected();
     for (collective_sequence* const one : {&forward_, &backward_, &evaluation_}) one->forget();
     if (shards_) shards_->clear_gradients();
     if (sums_) sums_->parameters_changed();
@@ -269,12 +274,16 @@ class replication final : public rank_requests {
   /// True if this rank, which is at `name`, is in the highest phase of the last exchange. Otherwise takes part in the collective of those
   /// that are. Throws as announce() does.
   bool is_next(double phase, std::string const& name);
-  /// Under zero<3>, begins the pass that all ranks expect if they said so in the last exchange.
-  void begin_expected();
-  /// Starts the next collective of the expected pass if it is a gather, and the next gather after it.
-  pass_collective start_next_expected();
+  /// Under zero<3>, begins the pass that `sequence` expects if all ranks said in the last exchange that they do.
+  void begin_expected(collective_sequence const& sequence);
+  /// The next collective of the expected pass; null if none is left. Buckets are done once they are begun.
+  pass_collective const* next_expected();
+  /// Starts that collective if it is a gather, and the next gather after it.
+  void start_next_expected();
   /// Takes part in the remaining collectives of the expected pass, of which this rank does not have the next one. Collective.
   void follow_expected();
+  /// As above; inside a pass, its remaining collectives, and the next passes, are not expected. Call before parameters may be written.
+  void end_expectations();
   /// Completes the exchange that was begun before the backward pass; true if the ranks' updates continue.
   bool complete_early_agreement();
   /// True if the last exchange ended the update.

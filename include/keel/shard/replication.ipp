@@ -366,8 +366,9 @@ KEEL_BODY double replication::relative_factor(update_summary const& all) const {
 
 KEEL_BODY std::optional<double> replication::permitted_sum_factor() {
   if (parameter_shards_) {
+    auto const bucket = sums().next_bucket();
     if (is_exchanging_ && !complete_early_agreement()) return std::nullopt;
-    if (early_factor_) announce(pass_phase::bucket, static_cast<double>(sums().next_bucket()), "a bucket of gradients");
+    if (early_factor_) announce(pass_phase::bucket, static_cast<double>(bucket), "a bucket of gradients");
     return early_factor_;
   }
   if (!is_exchanging_) return std::nullopt;
@@ -453,11 +454,13 @@ KEEL_BODY bool replication::is_next(double phase, std::string const& name) {
   }
   double const highest = phase_of(first), next = collective_of(first);
   for (int rank = 0; rank < world_.size(); ++rank) {
-    bool const has_deviated = numbers().of(rank, packed_field::sequence) == has_deviated_pass && phase_of(rank) < highest;
-    if ((phase_of(rank) != highest || collective_of(rank) == next) && !has_deviated) continue;
-    std::string const of_first = broadcast_string(world_, name, first);
+    bool const has_other_units = numbers().of(rank, packed_field::sequence) == has_deviated_pass && phase_of(rank) < highest &&
+                                 highest == pass_phase::backward_begins;
+    if ((phase_of(rank) != highest || collective_of(rank) == next) && !has_other_units) continue;
     // All ranks throw it.
+    is_exchanging_ = has_pending_sums_ = false;
     is_failure_reported_ = is_failure_collective_ = true;
+    std::string const of_first = broadcast_string(world_, name, first);
     throw world_error("E26", "rank " + std::to_string(rank) + " is at " + broadcast_string(world_, name, rank) + ", and rank " +
                                  std::to_string(first) + " at " + of_first +
                                  ". Under keel::shard::zero<3> all ranks must call the same units in the same order: choose "
@@ -489,8 +492,10 @@ KEEL_BODY bool replication::complete_early_agreement() {
   unit_ = all.unit;
   early_factor_ = relative_factor(all);
   is_exchanging_ = false;
+  has_deviated_ = false;
   if (pass_ == &forward_) pass_ = &backward_;
-  begin_expected();
+  // Also after this rank's pass has ended: the other ranks are in theirs.
+  begin_expected(backward_);
   // What fails from now on is not in the numbers.
   is_failure_reported_ = false;
   return true;
@@ -522,57 +527,75 @@ KEEL_BODY void replication::announce(double phase, double collective, std::strin
     throw pass_cancelled();
   }
   pass_collective const one{phase, collective};
-  if (!expected_.empty() && expected_.front() == one) {
+  if (auto const* const next = next_expected(); next != nullptr && *next == one) {
     start_next_expected();
-    pass_->record(one);
+    if (pass_ != nullptr) pass_->record(one);
     return;
   }
-  has_deviated_ = has_deviated_ || (pass_ == &forward_ && !expected_.empty());
+  has_deviated_ = has_deviated_ || (pass_ == &forward_ && next_expected() != nullptr);
   follow_expected();
+  auto const is_begun = [&] { return phase == pass_phase::bucket && collective < static_cast<double>(sums().next_bucket()); };
   bool const may_expect = pass_ != nullptr && pass_ != &backward_ && pass_->begins_with(one);
   if (may_expect) parameter_shards_->prepare_buffers();
   do {
+    // For the other ranks, whose sums have it.
+    if (is_begun()) return;
     for (std::int64_t i = 0; i < packed_field::count; ++i) numbers().local(i) = 0.0;
     numbers().local(packed_field::phase) = phase;
     numbers().local(packed_field::collective) = collective;
-    numbers().local(packed_field::sequence) = has_deviated_ ? has_deviated_pass : may_expect ? pass_->checksum() : 0.0;
+    numbers().local(packed_field::sequence) = has_deviated_ && phase == pass_phase::forward ? has_deviated_pass
+                                              : may_expect                                  ? pass_->checksum()
+                                                                                            : 0.0;
     numbers().begin();
     numbers().wait();
     if (has_ended()) cancel_pass();
   } while (!is_next(phase, name));
-  if (may_expect) begin_expected();
-  if (!expected_.empty()) start_next_expected();
+  if (may_expect) begin_expected(*pass_);
+  if (next_expected() != nullptr) start_next_expected();
   if (pass_ != nullptr) pass_->record(one);
 }
 
-KEEL_BODY void replication::begin_expected() {
-  if (pass_ == nullptr || pass_->expected().empty()) return;
+KEEL_BODY void replication::begin_expected(collective_sequence const& sequence) {
+  if (sequence.expected().empty()) return;
   for (auto const one : {packed_field::phase, packed_field::collective, packed_field::sequence}) {
     if (numbers().first_mismatch(one) >= 0) return;
   }
-  if (numbers().of(0, packed_field::sequence) == pass_->checksum()) expected_ = pass_->expected();
+  if (numbers().of(0, packed_field::sequence) == sequence.checksum()) expected_ = sequence.expected();
 }
 
-KEEL_BODY pass_collective replication::start_next_expected() {
-  pass_collective const next = expected_.front();
-  auto const start = [this](pass_collective const& one) { parameter_shards_->begin_gather(one.number); };
+KEEL_BODY pass_collective const* replication::next_expected() {
+  while (!expected_.empty() && expected_.front().phase == pass_phase::bucket &&
+         expected_.front().number < static_cast<double>(sums().next_bucket()))
+    expected_ = expected_.subspan(1);
+  return expected_.empty() ? nullptr : expected_.data();
+}
+
+KEEL_BODY void replication::start_next_expected() {
   auto const is_gather = [](pass_collective const& one) { return one.phase != pass_phase::bucket; };
-  if (is_gather(next)) start(next);
-  expected_ = expected_.subspan(1);
-  auto const after = std::find_if(expected_.begin(), expected_.end(), is_gather);
+  auto const start = [this](pass_collective const& one) { parameter_shards_->begin_gather(one.number); };
+  bool const begins_with_gather = is_gather(expected_.front());
+  if (begins_with_gather) start(expected_.front());
+  auto const after = std::find_if(expected_.begin() + 1, expected_.end(), is_gather);
   if (after != expected_.end()) start(*after);
-  return next;
+  if (begins_with_gather) expected_ = expected_.subspan(1);
 }
 
 KEEL_BODY void replication::follow_expected() {
-  while (!expected_.empty()) {
-    pass_collective const next = start_next_expected();
-    if (next.phase == pass_phase::bucket) {
+  while (auto const* const next = next_expected()) {
+    pass_collective const one = *next;
+    start_next_expected();
+    if (one.phase == pass_phase::bucket) {
       sums().begin_next(early_factor_.value_or(1.0));
     } else {
-      parameter_shards_->follow_gather(next.number);
+      parameter_shards_->follow_gather(one.number);
     }
   }
+}
+
+KEEL_BODY void replication::end_expectations() {
+  follow_expected();
+  if (std::exchange(pass_, nullptr) == nullptr) return;
+  for (collective_sequence* const one : {&forward_, &backward_, &evaluation_}) one->forget();
 }
 
 KEEL_BODY void replication::begin_pass() {
@@ -581,6 +604,7 @@ KEEL_BODY void replication::begin_pass() {
     throw error("E12",
                 "a micro-batch was begun while the result of gather_parameters() exists, which would undo its update. End that "
                 "scope before.");
+  follow_expected();
   is_cancelled_ = has_deviated_ = false;
   forward_.begin();
   backward_.begin();
@@ -625,6 +649,15 @@ KEEL_BODY void replication::follow_passes(std::string const& message) {
     numbers().begin();
     numbers().wait(message);
   }
+}
+
+KEEL_BODY void replication::cancel_evaluation() noexcept {
+  try {
+    follow_expected();
+  } catch (...) {
+    // A rank is gone: this rank's own exception is already propagating.
+  }
+  pass_ = nullptr;
 }
 
 KEEL_BODY void replication::begin_evaluation_batch() {

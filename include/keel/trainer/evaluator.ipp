@@ -48,7 +48,13 @@ KEEL_BODY evaluation_result evaluator::evaluate(std::string const& name, measure
   evaluation_result result = [&] {
     // Inside an update, changes that the program makes between two micro-batches must persist.
     program_state_guard const unchanged(context_.models.at_boundary() ? program_ : nullptr);
-    return measure(most, {context_.models.pieces(), may_cut(), context_.models.relief().attention, make_room, before_batch});
+    try {
+      return measure(most, {context_.models.pieces(), may_cut(), context_.models.relief().attention, make_room, before_batch});
+    } catch (...) {
+      // Rethrown once this rank has taken part in the collectives that the others are in.
+      context_.models.cancel_evaluation();
+      throw;
+    }
   }();
   context_.models.follow_evaluations();
   if (shard::is_distributed(context_.recipe.shard)) average_over_ranks(context_.world, name, result);

@@ -96,6 +96,8 @@ class trained_models {
   /// Call before each batch of an evaluation, and after the last one. Collective, both.
   void begin_evaluation_batch();
   void follow_evaluations();
+  /// Call if an evaluation threw.
+  void cancel_evaluation() noexcept;
 
   /// All optimizers, each with its recipe and facts.
   std::vector<trained_optimizer> trained();

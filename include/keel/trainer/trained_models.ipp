@@ -148,6 +148,10 @@ KEEL_BODY void trained_models::follow_evaluations() {
   for (run_part* const one : all_) one->step().ranks().follow_evaluations();
 }
 
+KEEL_BODY void trained_models::cancel_evaluation() noexcept {
+  for (run_part* const one : all_) one->step().ranks().cancel_evaluation();
+}
+
 KEEL_BODY void trained_models::verify_replicas() {
   for (run_part* const one : all_) one->step().verify_replicas();
 }
