@@ -103,7 +103,7 @@ class preflight_program_of final : public preflight_program {
  public:
   preflight_program_of(Subject const& subject, std::vector<Batch> batches, LossOf& loss_of)
       : subject_(subject),
-        recipe_(subject.observer.judged(subject.step.recipe_value())),
+        recipe_(subject.observer.with_run_facts(subject.step.recipe_value())),
         batches_(std::move(batches)),
         loss_of_(loss_of),
         buffers_(subject.loop.models().model()),

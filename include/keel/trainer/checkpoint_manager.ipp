@@ -158,7 +158,7 @@ KEEL_BODY best_saved checkpoint_manager::load_best() {
     throw error(
         "E12", "this run has no best checkpoint. Add keel::checkpoint::keep_best to the recipe, and train until one is saved.");
   models_.settle();
-  models_.require_parameters_in_place();
+  models_.require_average_swapped_out();
   bool const of_average = recipe_.evaluation.averaged && !models_.averages().empty() &&
                           recipe_.checkpoint.metric == checkpoint::metric::evaluation_loss;
   auto const whole = models_.gather_parameters();
@@ -323,7 +323,7 @@ KEEL_BODY std::string const& checkpoint_manager::run_id() {
 
 KEEL_BODY snapshot checkpoint_manager::live(std::optional<std::int64_t> age) {
   models_.settle();
-  models_.require_parameters_in_place();
+  models_.require_average_swapped_out();
   random_ = random_snapshot::take(models_.parameters().device);
   progress_.record.age = age.value_or(progress_.record.attempts);
   config const present = present_config();

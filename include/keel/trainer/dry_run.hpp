@@ -191,7 +191,7 @@ class dry_run_observer final : public step_observer {
   /// `of`: the observer of the run's own step, which must outlive this one.
   explicit dry_run_observer(step_observer const& of) : of_(of) {}
   bool traces_incidents() const override { return false; }
-  config judged(config const& value) const override { return of_.judged(value); }
+  config with_run_facts(config const& value) const override { return of_.with_run_facts(value); }
 
  private:
   step_observer const& of_;

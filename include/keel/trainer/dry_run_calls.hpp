@@ -80,7 +80,7 @@ class dry_run_calls {
       detail::preflight_subject<Step> of{subject()};
       auto const trying = of.loop.try_out();
       if (of.step.facts().is_length_pending)
-        of.length = length_of(detail::with_epoch_length(of.loop.options(), batches), of.step.present_value().accumulate.count);
+        of.length = length_of(detail::with_epoch_length(of.loop.options(), batches), of.step.current_config().accumulate.count);
       return detail::run_preflight_if_included(of, batches, loss_of, options);
     }
   }

@@ -30,7 +30,7 @@ template <class Recipe, class Environment = environment>
 class part final : public detail::run_part,
                    public dry_run_calls<part<Recipe, Environment>, detail::typed_step<Recipe, Environment, detail::part_entry>>,
                    private step_observer,
-                   private detail::manual_backward_host {
+                   private detail::manual_backward_owner {
   using validated = detail::validated<Recipe, detail::part_entry>;
   using recipe_type = typename validated::recipe;
   using step_type = detail::typed_step<Recipe, Environment, detail::part_entry>;
@@ -96,12 +96,12 @@ class part final : public detail::run_part,
     run_part::unfreeze(which, rate > 0.0 ? rate : step_.schedule().highest(0));
   }
   /// Same as trainer::change.
-  void change(numbers const& some)
+  void change(numbers const& changes)
     requires(detail::leaves_numbers_open<recipe_type>)
   {
-    config const before = step_.present_value();
-    step_.change(some);
-    loop_.record_change(*this, before, step_.present_value());
+    config const before = step_.current_config();
+    step_.change(changes);
+    loop_.record_change(*this, before, step_.current_config());
   }
   /// Adds a hook for the events of this part's updates.
   template <class Hook>
@@ -110,7 +110,7 @@ class part final : public detail::run_part,
   }
   /// Swaps the moving average into the model for the lifetime of the returned value. Requires keel::ema.
   [[nodiscard]] auto averaged()
-    requires(step_type::averages)
+    requires(step_type::has_average)
   {
     return step_.average().swap_in(step_.model());
   }
@@ -154,8 +154,8 @@ class part final : public detail::run_part,
     // Checks the rules that involve the recipes of both the part and the run.
     if constexpr (!std::same_as<recipe_type, detail::rejected_recipe> &&
                   !std::same_as<typename Run::recipe_type, detail::rejected_recipe>) [[maybe_unused]]
-      detail::verdict_of<detail::recipe_within_run<Recipe, typename Run::recipe_type>> said;
-    if constexpr (step_type::replicates) step_.ranks().set_location("an update of the part " + this->name());
+      detail::verdict_of<detail::recipe_within_run<Recipe, typename Run::recipe_type>> check;
+    if constexpr (step_type::is_distributed) step_.ranks().set_location("an update of the part " + this->name());
     step_.phases().use(of.options_.clock());
     step_.phases().listen(&of.loop_.parts_phase_listener());
     use(step_, detail::trained_models::model_name(*this, follows));
@@ -167,9 +167,9 @@ class part final : public detail::run_part,
   static world_of_ranks world_in(Run const& of, std::string const& name) {
     constexpr bool is_rejected =
         std::same_as<recipe_type, detail::rejected_recipe> || std::same_as<typename Run::recipe_type, detail::rejected_recipe>;
-    if constexpr (!is_rejected && step_type::replicates != Run::is_distributed)
+    if constexpr (!is_rejected && step_type::is_distributed != Run::is_distributed)
       detail::reject_call<rule::U59, Recipe, typename Run::recipe_type>();
-    if constexpr (step_type::replicates) detail::require_same_lines(of.ranks_.world(), "part " + name + "\n");
+    if constexpr (step_type::is_distributed) detail::require_same_lines(of.ranks_.world(), "part " + name + "\n");
     return of.ranks_.world();
   }
 
@@ -222,9 +222,9 @@ class part final : public detail::run_part,
   bool reads_gradients() const override { return hooks_.template has_hook_for<event::gradients_ready>(); }
   friend dry_run_calls<part, step_type>;
   detail::dry_run_subject dry_run_subject() { return {step_, loop_, *this, name()}; }
-  config judged(config const& value) const override { return detail::merge_run_config(value, run_recipe_); }
+  config with_run_facts(config const& value) const override { return detail::merge_run_config(value, run_recipe_); }
 
-  // Overrides of manual_backward_host: the program runs the backward passes of a micro-batch.
+  // Overrides of manual_backward_owner: the program runs the backward passes of a micro-batch.
   void begin_manual_backward() override {
     loop_.update(*this, [this] { step_.begin_manual_backward(); });
   }

@@ -23,8 +23,8 @@ class update_cursor {
   }
   /// The position in the data before the open update began.
   data_cursor const& began_at() const { return began_at_; }
-  /// Call when an update was applied or skipped. `late`: it is the previous update, and the open one remains open.
-  void close(bool late) { closed_ = closed_ || !late; }
+  /// Call when an update was applied or skipped. `is_deferred`: it is the previous update, and the open one remains open.
+  void close(bool is_deferred) { closed_ = closed_ || !is_deferred; }
   /// Call after each micro-batch.
   void advance() {
     ++cursor_.position;

@@ -100,7 +100,7 @@ class registered_states final : public program_state {
   bool empty() const override {
     return std::none_of(states_.begin(), states_.end(), [](entry const& one) { return one.scope == state_scope::updates; });
   }
-  std::vector<field_copies> take() override {
+  std::vector<field_copies> capture() override {
     std::vector<field_copies> copies;
     for_each_restorable([&](entry const& one, std::size_t) { copies.push_back(one.take()); });
     return copies;

@@ -196,7 +196,7 @@ KEEL_BODY replay_result incident_replay::run(replay_options const& options) {
   update_inputs const kept = read_batches(options);
   auto const forward = [&](any_micro_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* units) {
     using keel::precision::kind;
-    auto const part = batch.part(begin, end, facts_.length);
+    auto const part = batch.slice(begin, end, facts_.length);
     autocast_scope const autocast(
         step_.parameters().device,
         step_.environment().autocast(options.fp32 ? kind::fp32 : step_.recipe_value().precision.kind));

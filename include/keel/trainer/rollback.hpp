@@ -61,8 +61,8 @@ constexpr std::int64_t rollback_distance(config const& recipe) {
       request.why + ", and " + why + "." + tried + (tried.empty() ? "" : ".") +
       " Inspect the data from this update on, lower the learning rate, or move the newer checkpoints out "
       "of checkpoints/ to resume from an older one.";
-  if (request.spike) throw diverged_error("E14", sentence, request.last);
-  throw nonfinite_error("E08", sentence, request.last);
+  if (request.spike) throw diverged_error("E14", sentence, request.last_skip_reason);
+  throw nonfinite_error("E08", sentence, request.last_skip_reason);
 }
 
 /// Returns the newest valid scheduled checkpoint whose parameters were produced by attempt `attempts` or an earlier one. Prefers one saved

@@ -212,7 +212,7 @@ class run {
         ranks_(world, recipe_value(), options_),
         loop_(recipe_value(), models_, ranks_, phases_, options_, detail::collect_recipe_alarms<recipe_type>(),
               detail::environment_instance<Environment>()) {
-    require_unbroken<detail::rules_about<recipe_type>>(detail::with_parts(recipe_value()));
+    require_valid<detail::rules_about<recipe_type>>(detail::with_parts(recipe_value()));
   }
 
   static constexpr bool accepts_world = is_distributed || std::same_as<recipe_type, detail::rejected_recipe>;

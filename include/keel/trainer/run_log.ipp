@@ -308,7 +308,7 @@ KEEL_BODY void run_log::out_of_memory(event::out_of_memory const& event, std::st
   if (event.where) details["memory"] = describe_shortage(*event.where);
   if (!part.empty()) details["part"] = part;
   emit("rung", event.update, details,
-       (event.slow ? "before " + update + ", " + event.message : "out of memory in " + update) + ": " +
+       (event.is_allocator_slow ? "before " + update + ", " + event.message : "out of memory in " + update) + ": " +
            (gives_up ? "the ladder has no rung left" : "took " + event.rung) +
            (cuts ? "; each micro-batch now runs in " + std::to_string(event.pieces) + " pieces" : ""));
 }

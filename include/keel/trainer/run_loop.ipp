@@ -184,7 +184,7 @@ KEEL_BODY void run_loop::record_update(event::update_end const& event, bool late
 
 KEEL_BODY void run_loop::record_out_of_memory(event::out_of_memory const& event, std::string const& part) {
   log_.out_of_memory(event, part);
-  observer_.symptom(event.slow ? "the allocator was slow" : "memory ran out");
+  observer_.symptom(event.is_allocator_slow ? "the allocator was slow" : "memory ran out");
 }
 
 KEEL_BODY void run_loop::record_incident(event::incident const& event, run_part const& part, data_cursor const& began_at) {

@@ -144,7 +144,7 @@ KEEL_BODY void run_observer::incident(event::incident const& event, run_part con
   // An iteration of several models is one attempt; only its first incident is kept.
   bool const is_kept = part.has_name() && kept_attempt_ == attempts;
   if (recipe_.incident.kind == keel::incident::kind::keep && !is_kept) {
-    auto const& began_with = event.began_with.micro_batches;
+    auto const& began_with = event.inputs.micro_batches;
     try {
       random_snapshot const now = random_snapshot::take(part.step().parameters().device);
       snapshot content = checkpoints.before_update(began_with.empty() ? now : began_with.front().random, began_at);

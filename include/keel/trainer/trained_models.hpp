@@ -88,7 +88,7 @@ class trained_models {
   void flush_layer_metrics();
   /// Collective. Throws world_error if parameters, buffers or options of the optimizer differ from rank 0's.
   void verify_replicas();
-  void require_parameters_in_place();
+  void require_average_swapped_out();
   /// Makes the parameters of all models whole while the result exists. Collective.
   [[nodiscard]] gathered_parameters gather_parameters();
   /// True if a model has shard::zero<3>.

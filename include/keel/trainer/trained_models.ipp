@@ -160,8 +160,8 @@ KEEL_BODY std::vector<moving_average*> trained_models::averages() const {
   return found;
 }
 
-KEEL_BODY void trained_models::require_parameters_in_place() {
-  for (moving_average const* const average : averages()) average->require_parameters_in_place();
+KEEL_BODY void trained_models::require_average_swapped_out() {
+  for (moving_average const* const average : averages()) average->require_average_swapped_out();
 }
 
 KEEL_BODY std::vector<trained_optimizer> trained_models::trained() {

@@ -65,7 +65,7 @@ class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::train
   trainer(Model& model, Optimizer& optimizer, trainer_options options = {})
     requires(!has_open_numbers)
       : trainer(model, optimizer, detail::recipe_numbers(config_of<recipe>), std::move(options)) {
-    detail::require_world<Recipe, step_type::replicates>();
+    detail::require_world<Recipe, step_type::is_distributed>();
   }
   /// For a recipe that leaves numbers open (keel::given). Throws recipe_error: E22 for numbers that are missing or of the wrong kind, and
   /// the ids of the rules that they break.
@@ -73,7 +73,7 @@ class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::train
   trainer(Model& model, Optimizer& optimizer, numbers const& all, trainer_options options = {})
     requires(has_open_numbers)
       : trainer(model, optimizer, detail::recipe_numbers(config_of<recipe>, all), std::move(options)) {
-    detail::require_world<Recipe, step_type::replicates>();
+    detail::require_world<Recipe, step_type::is_distributed>();
   }
   /// For a multi-rank recipe. Collective over `world`: all ranks take the parameters, buffers and checkpoints of rank 0. Throws
   /// world_error (E24), which names the first difference, if the ranks have different configurations.
@@ -222,10 +222,10 @@ class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::train
 
   /// Changes .accumulate or .clip from the next update on, for example to grow the accumulation. The record and checkpoints contain the
   /// change. Throws what step::change throws.
-  void change(numbers const& some)
+  void change(numbers const& changes)
     requires(has_open_numbers)
   {
-    loop_.change([&] { step_.change(some); });
+    loop_.change([&] { step_.change(changes); });
   }
 
   // Checkpoints.
@@ -304,7 +304,7 @@ class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::train
   /// Swaps the moving average into the model for the lifetime of the returned value: `auto scope = run.averaged();`, then evaluate, or
   /// `keel::save_weights("ema.safetensors", run.averaged())`. Training or swapping again before the value is destroyed throws error (M04).
   [[nodiscard]] auto averaged() {
-    if constexpr (step_type::averages) {
+    if constexpr (step_type::has_average) {
       return step_.average().swap_in(step_.model());
     } else {
       return detail::reject_call_of<rule::U31, Recipe, recipe>(), nullptr;

@@ -51,13 +51,13 @@ KEEL_BODY outcome trainer_loop::fit(training_data& data) {
 }
 
 KEEL_BODY std::int64_t trainer_loop::length() const {
-  bool const accumulates_otherwise = step_.present_value().accumulate.count != recipe().accumulate.count;
+  bool const accumulates_otherwise = step_.current_config().accumulate.count != recipe().accumulate.count;
   return accumulates_otherwise ? options().updates : length_of(options(), recipe().accumulate.count);
 }
 
 KEEL_BODY void trainer_loop::require_length() {
   if (!is_length_pending()) return;
-  step_.set_length(length_of(options(), step_.present_value().accumulate.count));
+  step_.set_length(length_of(options(), step_.current_config().accumulate.count));
 }
 
 KEEL_BODY void trainer_loop::begin() {
@@ -257,9 +257,9 @@ KEEL_BODY void trainer_loop::drop_open_update() {
 }
 
 KEEL_BODY void trainer_loop::change(c10::function_ref<void()> change_numbers) {
-  config const before = step_.present_value();
+  config const before = step_.current_config();
   change_numbers();
-  log_.numbers_changed(step_.updates(), before, step_.present_value());
+  log_.numbers_changed(step_.updates(), before, step_.current_config());
 }
 
 KEEL_BODY void trainer_loop::end_epoch() {
@@ -286,13 +286,13 @@ KEEL_BODY bool trainer_loop::should_stop(c10::function_ref<int()> signal) const 
 // Events of the step.
 
 KEEL_BODY void trainer_loop::observe(event::update_end const& event) {
-  cursor_.close(event.late);
+  cursor_.close(event.is_deferred);
   watch_.updated(event.update);
   if (event.result.updated()) checkpoints_.updated(event.loss);
   checkpoints_.mark_incomplete(true);
   hooks_(event);
   // After the hooks, so that the record of this update has what they log. skip<N> does not warn on the console.
-  record_update(event, event.late && step_.has_open_update(), recipe().nonfinite.kind == nonfinite::kind::warn);
+  record_update(event, event.is_deferred && step_.has_open_update(), recipe().nonfinite.kind == nonfinite::kind::warn);
   checkpoints_.mark_incomplete(false);
 }
 KEEL_BODY void trainer_loop::observe(event::incident const& event) {
