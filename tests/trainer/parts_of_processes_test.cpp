@@ -82,7 +82,7 @@ std::vector<ended_rank> run_parts(std::string const& name, std::size_t ranks, in
 }  // namespace
 
 TEST_CASE("a rank of a run of parts", "[.]") {
-  be_rank([](std::string const& name) { return train(keel::join(keel::launched(), {.timeout = 30s}), name); });
+  be_rank([](std::string const& name) { return train(keel::join(keel::read_launch_environment(), {.timeout = 30s}), name); });
 }
 
 #if KEEL_GLOO

@@ -29,7 +29,7 @@ class step_environment {
   /// Returns the autocast precision of forward passes for a recipe with the precision `requested`.
   virtual precision::kind autocast(precision::kind requested) const { return requested; }
   /// Number of processes that the launcher started. With a recipe that does not replicate, each would train alone (W01).
-  virtual std::int64_t ranks() const { return launched().size; }
+  virtual std::int64_t ranks() const { return read_launch_environment().size; }
   /// Number of times that the device's allocator freed its cache and retried, since the process began.
   virtual std::int64_t allocator_retries(c10::Device device) const {
     // The CPU allocator never does, and querying the process costs time.
