@@ -64,13 +64,13 @@ class part final : public detail::run_part,
   /// rung left.
   template <class Batch, class LossOf>
   step_outcome update(Batch const& batch, LossOf&& loss_of) {
-    return taken([&] { return step_(batch, loss_of); });
+    return run_in_loop([&] { return step_(batch, loss_of); });
   }
   /// Trains on one micro-batch without a batch object, by calling `loss_of()`.
   template <class LossOf>
     requires std::invocable<std::remove_reference_t<LossOf>&>
   step_outcome update(LossOf&& loss_of) {
-    return taken([&] { return step_(loss_of); });
+    return run_in_loop([&] { return step_(loss_of); });
   }
   /// Opens a micro-batch for which the program runs the backward passes (step/manual_backward.hpp).
   [[nodiscard]] manual_backward open(std::int64_t rows = 1, std::int64_t tokens = 0) {
@@ -150,7 +150,7 @@ class part final : public detail::run_part,
         models_(of.models_),
         loop_(of.loop_),
         run_recipe_(of.recipe_value()),
-        step_(model, optimizer, all, of.loop_.length(), *this, world_in(of, this->name())) {
+        step_(model, optimizer, all, of.loop_.length(), *this, checked_world_of(of, this->name())) {
     // Checks the rules that involve the recipes of both the part and the run.
     if constexpr (!std::same_as<recipe_type, detail::rejected_recipe> &&
                   !std::same_as<typename Run::recipe_type, detail::rejected_recipe>) [[maybe_unused]]
@@ -164,7 +164,7 @@ class part final : public detail::run_part,
 
   /// Rejected (U59) if only one of the two recipes is distributed.
   template <class Run>
-  static world_of_ranks world_in(Run const& of, std::string const& name) {
+  static world_of_ranks checked_world_of(Run const& of, std::string const& name) {
     constexpr bool is_rejected =
         std::same_as<recipe_type, detail::rejected_recipe> || std::same_as<typename Run::recipe_type, detail::rejected_recipe>;
     if constexpr (!is_rejected && step_type::is_distributed != Run::is_distributed)
@@ -174,7 +174,7 @@ class part final : public detail::run_part,
   }
 
   template <class Call>
-  step_outcome taken(Call const& call) {
+  step_outcome run_in_loop(Call const& call) {
     std::optional<step_outcome> taken;
     loop_.update(*this, [&] { taken = call(); });
     step_outcome const outcome = *taken;
@@ -214,7 +214,7 @@ class part final : public detail::run_part,
       if (!event.losses.empty()) stats_.losses.assign(event.losses.begin(), event.losses.end());
     } else if (auto const* const skipped = event.result.skipped()) {
       ++stats_.skipped;
-      stats_.why = *skipped;
+      stats_.last_skipped = *skipped;
     }
     hooks_(event);
   }
@@ -229,7 +229,7 @@ class part final : public detail::run_part,
     loop_.update(*this, [this] { step_.begin_manual_backward(); });
   }
   step_outcome end_manual_backward(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) override {
-    return taken([&] { return step_.end_manual_backward(loss, rows, tokens); });
+    return run_in_loop([&] { return step_.end_manual_backward(loss, rows, tokens); });
   }
   void abandon_manual_backward() override {
     step_.abandon_manual_backward();

@@ -144,7 +144,7 @@ KEEL_BODY void trained_models::begin_evaluation_batch() {
   for (run_part* const one : all_) one->step().ranks().begin_evaluation_batch();
 }
 
-KEEL_BODY void trained_models::follow_evaluations() {
+KEEL_BODY void trained_models::end_evaluation() {
   for (run_part* const one : all_) one->step().ranks().follow_evaluations();
 }
 
@@ -260,7 +260,7 @@ KEEL_BODY std::int64_t trained_models::rollback_distance() const {
   return longest;
 }
 
-KEEL_BODY void trained_models::lower(double factor) {
+KEEL_BODY void trained_models::lower_learning_rates(double factor) {
   for (run_part* const one : all_) one->step().schedule().lower(factor);
 }
 
