@@ -13,7 +13,7 @@
 using namespace keel::literals;
 
 struct whole_run : keel::recipe<keel::checkpoint::every<50_steps>, keel::determinism::seeded<7>> {};
-struct of_a_part : keel::recipe<keel::nonfinite::skip<10>, keel::clip::global_norm<10.0>> {};
+struct part_recipe : keel::recipe<keel::nonfinite::skip<10>, keel::clip::global_norm<10.0>> {};
 
 /// A point that is to be pushed to zero: position, velocity.
 struct world {
@@ -46,9 +46,9 @@ int main(int count, char** arguments) {
   torch::optim::Adam for_actor(actor->parameters(), 3e-3), for_critic(critic->parameters(), 3e-3), for_alpha(temperature.parameters(), 3e-3);
 
   keel::run<whole_run> run{{.run_directory = count > 1 ? arguments[1] : "runs/actor_critic", .console_every = 200}};
-  keel::part<of_a_part> actor_part{run, "actor", actor, for_actor};
-  keel::part<of_a_part> critic_part{run, "critic", critic, for_critic};
-  keel::part<of_a_part> alpha_part{run, "temperature", temperature, for_alpha};
+  keel::part<part_recipe> actor_part{run, "actor", actor, for_actor};
+  keel::part<part_recipe> critic_part{run, "critic", critic, for_critic};
+  keel::part<part_recipe> alpha_part{run, "temperature", temperature, for_alpha};
   keel::target_network follows{critic, target, 0.01};
   world place;
   replay memory;

@@ -8,7 +8,7 @@
 struct careful : keel::recipe<
     keel::clip::zscore<4.0, keel::clip::at_most<5.0>>,     // a limit computed from recent norms
     keel::nonfinite::skip<10>,
-    keel::spike::skip<keel::spike::zscore<6.0>>,           // a loss or norm far above the recent ones is skipped
+    keel::spike::skip<keel::spike::zscore<6.0>>,           // skips an update whose loss or norm is far above the recent ones
     keel::schedule::one_cycle<>,
     keel::ema<0.99>> {};
 

@@ -14,7 +14,7 @@
 using namespace keel::literals;
 
 struct whole_run : keel::recipe<keel::checkpoint::every<100_steps>, keel::determinism::seeded<7>> {};
-struct of_a_part : keel::recipe<keel::nonfinite::skip<10>> {};
+struct part_recipe : keel::recipe<keel::nonfinite::skip<10>> {};
 
 torch::nn::Sequential make(std::int64_t in, std::int64_t out) {
   return torch::nn::Sequential(torch::nn::Linear(in, 64), torch::nn::BatchNorm1d(64), torch::nn::ReLU(),
@@ -28,8 +28,8 @@ int main(int count, char** arguments) {
   torch::optim::Adam g_optimizer(generator->parameters(), options), d_optimizer(discriminator->parameters(), options);
 
   keel::run<whole_run> run{{.run_directory = count > 1 ? arguments[1] : "runs/gan", .console_every = 200}};
-  keel::part<of_a_part> d{run, "discriminator", discriminator, d_optimizer};
-  keel::part<of_a_part> g{run, "generator", generator, g_optimizer};
+  keel::part<part_recipe> d{run, "discriminator", discriminator, d_optimizer};
+  keel::part<part_recipe> g{run, "generator", generator, g_optimizer};
 
   auto const cloud = [](std::int64_t rows) {
     at::Tensor const angle = at::randint(8, {rows}).to(at::kFloat) * (2 * M_PI / 8);

@@ -18,7 +18,7 @@ int main() {
     // [single_parts]
     scaler.scale(at::mse_loss(model(x), x.sum(1, true))).backward();
     for (at::Tensor const& parameter : model->parameters()) parameter.mutable_grad().div_(scaler.factor());
-    double const norm = keel::clip_grad_norm_(model->parameters(), 1.0);   // the norm before clipping; a norm that is not finite clips nothing
+    double const norm = keel::clip_grad_norm_(model->parameters(), 1.0);   // the norm before clipping; if it is not finite, the gradients are unchanged
     bool const overflow = !std::isfinite(norm);
     if (!overflow) optimizer.step();
     scaler.update(overflow);

@@ -19,7 +19,7 @@ namespace {
 int train_and_report(char_gpt::settings const& arguments) {
   try {
     // With the rank in its words, and a code that says to a launcher what happened.
-    if (keel::launched().size > 1) return keel::exit_code_of([&] { return char_gpt::train(arguments); });
+    if (keel::read_launch_environment().size > 1) return keel::exit_code_of([&] { return char_gpt::train(arguments); });
     return char_gpt::train(arguments);
   } catch (std::exception const& thrown) {
     // LibTorch's own errors carry the stack of their calls.

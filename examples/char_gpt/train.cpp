@@ -281,7 +281,7 @@ std::string new_run_directory() {
 }
 
 int train(settings const& arguments) {
-  keel::launch const started = keel::launched();
+  keel::launch_info const started = keel::read_launch_environment();
   if (started.size == 1) return train_by<of_one>(arguments, {}, 1);
   if (arguments.faults || arguments.memory_percent > 0)
     throw keel::error("E12", "--faults and --memory-percent show one process. Leave --ranks, or them, out.");

@@ -185,7 +185,7 @@ TEST_CASE("what no collective takes is an error on every rank before it waits") 
   for (auto const& words : rank_error_messages(2, [&](keel::world_of_ranks const& world) { keel::reduce_scatter(world, at::zeros({3})); }))
     CHECK(has(words, "evenly among the 2 ranks, but the tensor has shape [3]. Pad its first dimension to a multiple of 2."));
   for (auto const& words : rank_error_messages(2, [&](keel::world_of_ranks const& world) { keel::broadcast(world, at::zeros({3}), 2); }))
-    CHECK(has(words, "from rank 2 is impossible: this world has the ranks 0 to 1"));
+    CHECK(has(words, "`from` is 2, but the ranks are 0 to 1"));
   CHECK_THROWS_AS(keel::run_in_process(0, [](auto const&) {}), keel::error);
   at::Tensor alone = at::ones({2});
   keel::all_reduce(keel::world_of_ranks(), alone);

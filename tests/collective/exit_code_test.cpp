@@ -34,9 +34,9 @@ TEST_CASE("an exit code says how a run ended") {
   CHECK(exit_code_of(outcome(result::gave_up{reason::nonfinite_loss, "words"})) == code::not_finite);
   CHECK(exit_code_of(nonfinite_error("E08", "words")) == code::not_finite);
   CHECK(exit_code_of(diverged_error("E14", "words")) == code::not_finite);
-  CHECK(exit_code_of(world_error("E24", "words")) == code::not_met);
-  CHECK(exit_code_of(world_error("E25", "words")) == code::ranks_gone);
-  CHECK(exit_code_of(world_error("E26", "words")) == code::desynchronised);
+  CHECK(exit_code_of(world_error("E24", "words")) == code::rendezvous_failed);
+  CHECK(exit_code_of(world_error("E25", "words")) == code::rank_failed);
+  CHECK(exit_code_of(world_error("E26", "words")) == code::ranks_diverged);
   CHECK(exit_code_of(file_error("E02", "words")) == code::storage);
   CHECK(exit_code_of(checkpoint_error("E05", "words")) == code::storage);
   CHECK(exit_code_of(out_of_memory_error("E09", "words")) == code::out_of_memory);

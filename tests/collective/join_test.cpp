@@ -193,7 +193,7 @@ class stranger_at_gloo {
 
 /// What a rank does in each scenario. What it returns or throws is what it said.
 std::string scenario_of(std::string const& name) {
-  auto const how = keel::launched();
+  auto const how = keel::read_launch_environment();
   if (name.starts_with("stranger")) {
     std::optional<stranger_at_gloo> stranger;
     if (how.rank == 1) stranger.emplace(how.port, name);
@@ -367,7 +367,7 @@ TEST_CASE("ranks that wait in different ones of the collectives that both have c
     other.join();
     return result;
   };
-  issued_collective const agreement{57, "the agreement", 20}, sum{58, "all_reduce", 1000}, larger{58, "all_reduce", 1001}, barrier{58, "barrier", 0};
+  issued_collective const agreement{57, "control all-gather", 20}, sum{58, "all_reduce", 1000}, larger{58, "all_reduce", 1001}, barrier{58, "barrier", 0};
   // Rank 0 was stopped until the other had given up: it begins the next one first.
   auto const late = found({sum, agreement}, sum, {sum, agreement}, agreement);
   CHECK(late.id() == std::string("E25"));
@@ -417,7 +417,7 @@ TEST_CASE("a rank that hangs ends itself by keel::timeout::hard, and the others 
   }
   auto const all = run_ranks("trainer_hangs", 3);
   for (std::size_t const rank : {0u, 1u}) {
-    CHECK(has(all[rank], "[E25] rank " + std::to_string(rank) + " of 3 cannot complete the agreement"));
+    CHECK(has(all[rank], "[E25] rank " + std::to_string(rank) + " of 3 cannot complete control all-gather"));
     CHECK(has(all[rank], "rank 2 has given up: [E27] rank 2 of 3: nothing has ended for 2 s (keel::timeout::hard is 2 s): the run is in the "
                          "forward pass after update 3; its last collective, which has ended, is "));
     CHECK(all[rank].seconds < 15.0);
@@ -519,7 +519,7 @@ TEST_CASE("what ranks agree on is of each of them, whichever comes first, whethe
         if (draw() % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw() % 800));
         mine.fill_(1000 * world.rank() + i);
         at::Tensor all = at::zeros({4, 20}, at::kDouble);
-        auto const under_way = keel::detail::begin_agreement(world, mine, all);
+        auto const under_way = keel::detail::begin_small_all_gather(world, mine, all);
         if (i % 5 == 1) keel::barrier(world);
         if (i % 7 == 3) continue;
         for (auto const last = std::chrono::steady_clock::now() + 1ms * (draw() % 2); std::chrono::steady_clock::now() < last && !under_way->is_done();) continue;
@@ -546,7 +546,7 @@ TEST_CASE("a stranger who connects to a listener of Gloo's while ranks meet does
 
 TEST_CASE("keel::timeout::collective limits how long ranks wait for one that is stopped, whatever the world was made with") {
   auto const all = run_ranks("limited", 2, 1);
-  CHECK(has(all[0], "[E25] rank 0 of 2 cannot complete the agreement"));
+  CHECK(has(all[0], "[E25] rank 0 of 2 cannot complete control all-gather"));
   CHECK(has(all[0], "rank 1 is gone or hanging"));
   // By this rank's clock, or by that of its process group, which may be a moment ahead.
   CHECK((all[0].words.find("it timed out") != std::string::npos || all[0].words.find("Timed out waiting") != std::string::npos));
@@ -603,7 +603,7 @@ TEST_CASE("a rank that meets a process which is stopped, and answers nothing, sa
   auto const began = std::chrono::steady_clock::now();
   std::string words;
   try {
-    keel::join({.rank = 1, .size = 2, .address = "127.0.0.1", .port = ntohs(place.sin_port), .by = "a test"}, {.timeout = 2s});
+    keel::join({.rank = 1, .size = 2, .address = "127.0.0.1", .port = ntohs(place.sin_port), .launcher = "a test"}, {.timeout = 2s});
   } catch (keel::world_error const& thrown) {
     words = thrown.what();
   }

@@ -10,8 +10,8 @@ namespace {
 
 using variables = std::map<std::string, std::string>;
 
-keel::launch launch_of(variables const& all) {
-  return keel::launched([&](char const* name) -> char const* {
+keel::launch_info launch_of(variables const& all) {
+  return keel::read_launch_environment([&](char const* name) -> char const* {
     auto const found = all.find(name);
     return found == all.end() ? nullptr : found->second.c_str();
   });
@@ -59,8 +59,8 @@ variables with(variables all, variables const& more) {
 }  // namespace
 
 TEST_CASE("each launcher's words are understood, and a process that was started alone is alone") {
-  CHECK(launch_of({}) == keel::launch{});
-  CHECK(launch_of({{"RANK", "3"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}) == keel::launch{});
+  CHECK(launch_of({}) == keel::launch_info{});
+  CHECK(launch_of({{"RANK", "3"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}) == keel::launch_info{});
   auto const torchrun = launch_of(by_torchrun);
   CHECK(torchrun.rank == 5);
   CHECK(torchrun.size == 8);
@@ -70,26 +70,26 @@ TEST_CASE("each launcher's words are understood, and a process that was started 
   CHECK(torchrun.port == 29400);
   CHECK(torchrun.restart == 2);
   CHECK(torchrun.has_external_store);
-  CHECK(torchrun.by == "torchrun");
+  CHECK(torchrun.launcher == "torchrun");
   CHECK(torchrun.error_file == "/tmp/error.json");
   auto const mpirun = launch_of(by_mpirun);
   CHECK(mpirun.rank == 2);
   CHECK(mpirun.size == 3);
   CHECK(mpirun.local_rank == 2);
   CHECK(mpirun.address == "127.0.0.1");
-  CHECK(mpirun.by == "mpirun");
+  CHECK(mpirun.launcher == "mpirun");
   auto const srun = launch_of(by_srun);
   CHECK(srun.rank == 1);
   CHECK(srun.size == 2);
-  CHECK(srun.by == "srun");
-  CHECK(launch_of({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}).by == "mpiexec");
+  CHECK(srun.launcher == "srun");
+  CHECK(launch_of({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}).launcher == "mpiexec");
   CHECK(launch_of({{"WORLD_SIZE", "1"}}).size == 1);
 }
 
 TEST_CASE("launchers that start one another agree, and others that contradict each other are named with both values") {
   CHECK(launch_of(with(by_torchrun, by_srun)).size == 8);
   CHECK(launch_of(with(by_mpirun, by_srun)).size == 3);
-  CHECK(launch_of(with(by_srun, {{"RANK", "1"}, {"WORLD_SIZE", "2"}})).by == "the environment");
+  CHECK(launch_of(with(by_srun, {{"RANK", "1"}, {"WORLD_SIZE", "2"}})).launcher == "the environment");
   CHECK(names(words_of(with(by_srun, {{"RANK", "1"}, {"WORLD_SIZE", "4"}})), {"WORLD_SIZE is 4", "SLURM_STEP_NUM_TASKS is 2"}));
   CHECK(names(words_of(with(by_mpirun, {{"RANK", "1"}, {"WORLD_SIZE", "3"}})), {"RANK is 1", "OMPI_COMM_WORLD_RANK is 2"}));
   CHECK(names(words_of(with(by_mpirun, {{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}})), {"OMPI_COMM_WORLD_SIZE is 3", "PMI_SIZE is 4"}));

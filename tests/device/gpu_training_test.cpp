@@ -182,7 +182,7 @@ int waits_of(int count) {
   auto const model = make_small_on_gpu();
   Optimizer optimizer(model->parameters(), 0.01);
   auto step = [&] {
-    if constexpr (keel::step<Recipe>::replicates) {
+    if constexpr (keel::step<Recipe>::is_distributed) {
       return std::make_unique<keel::step<Recipe>>(*model, optimizer, keel::world_of_ranks());
     } else {
       return std::make_unique<keel::step<Recipe>>(model, optimizer);

@@ -507,7 +507,7 @@ inline std::vector<incident> incidents() {
     add(trouble::no_progress, "a process that hangs", {kind::classifier}, 1, [which](plan of) {
       write_ranks(of.directory, sound_ranks(12, of.seed));
       std::string const words = "[E27] rank 2 of 4: nothing has ended for 300 s (keel::timeout::hard is 300 s): the run is in an evaluation";
-      std::string const by_another = "[E25] rank 0 of 4 cannot complete the agreement, collective number 61: rank 2 has given up: " + words;
+      std::string const by_another = "[E25] rank 0 of 4 cannot complete control all-gather, collective number 61: rank 2 has given up: " + words;
       nlohmann::json const failed{{"event", "failed"}, {"update", 12}, {"time", 1.79e9 + 300.0}, {"message", which == 0 ? words : by_another}};
       std::ofstream(of.directory / "events.jsonl") << nlohmann::json{{"event", "started"}, {"update", 0}, {"time", 1.79e9}}.dump() << "\n" << failed.dump() << "\n";
     });

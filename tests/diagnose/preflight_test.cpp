@@ -170,7 +170,7 @@ void finds(program<Batch> const& tried, char const* check, char const* words = "
   INFO(found.table());
   REQUIRE(row != nullptr);
   CHECK(row->verdict == preflight_verdict::failed);
-  CHECK(row->words.find(words) != std::string::npos);
+  CHECK(row->message.find(words) != std::string::npos);
   CHECK(!row->fix.empty());
   CHECK(!found.passed());
 }
@@ -354,7 +354,7 @@ TEST_CASE("preflight finds what does not repeat, resume or bear a smaller batch"
     return tried.loss(batch);
   });
   auto const with_graph = run.preflight(tried.batches, tried.loss, {.updates = 30});
-  CHECK(with_graph.find("evaluation")->words.find("graph keeps a graph") != std::string::npos);
+  CHECK(with_graph.find("evaluation")->message.find("graph keeps a graph") != std::string::npos);
 }
 
 TEST_CASE("preflight passes sound programs") {
@@ -526,7 +526,7 @@ TEST_CASE("a check that is cut short by its time says so and fails nothing, and 
   INFO(cut.table());
   REQUIRE(cut.find("overfit one batch") != nullptr);
   CHECK(cut.find("overfit one batch")->verdict == preflight_verdict::not_applicable);
-  CHECK(cut.find("overfit one batch")->words.find("not enough time") == 0);
+  CHECK(cut.find("overfit one batch")->message.find("not enough time") == 0);
   CHECK(cut.find("labels belong to inputs")->verdict == preflight_verdict::not_applicable);
   CHECK(cut.seconds < 60.0);
   auto const whole = preflight_of(constant, {.updates = 30});

@@ -105,7 +105,7 @@ training train(keel::world_of_ranks const& world, std::int64_t updates) {
   if (auto const last = step.settle()) note(*last);
   found.parameters = copies_of(one.all->parameters());
   for (at::Tensor const& buffer : one.all->buffers()) found.parameters.push_back(buffer.clone());
-  if constexpr (keel::step<Recipe>::averages) found.averages = copies_of(step.average().averages());
+  if constexpr (keel::step<Recipe>::has_average) found.averages = copies_of(step.average().averages());
   found.updates = step.updates();
   found.skipped = step.skipped();
   found.rate = step.learning_rate();

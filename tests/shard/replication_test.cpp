@@ -82,7 +82,7 @@ training train(keel::world_of_ranks const& world, bool ragged, at::ScalarType dt
       found.rates.push_back(updated->learning_rate);
     }
   }
-  if constexpr (keel::step<Recipe>::averages) {
+  if constexpr (keel::step<Recipe>::has_average) {
     auto const averaged = step.average().swap_in();
     found.parameters = copies_of(one.model->parameters());
   } else {

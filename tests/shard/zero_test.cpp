@@ -91,7 +91,7 @@ std::vector<ended> train(int ranks, optimizer_of const& make, at::ScalarType dty
       auto const outcome = step([&] { return keel::weighted_loss{model->loss(rows), static_cast<double>(rows.size(0))}; });
       if (auto const* const updated = outcome.updated()) found.norms.push_back(updated->gradient_norm);
     }
-    if constexpr (keel::step<Recipe>::averages) {
+    if constexpr (keel::step<Recipe>::has_average) {
       auto const averaged = step.average().swap_in();
       found.parameters = copies_of(model->parameters());
     } else {

@@ -55,7 +55,7 @@ result_of_run train(Numbers const&... all) {
   if constexpr (keel::config_of<Recipe>.evaluation.kind != evaluation::kind::none)
     run.evaluate_on(std::vector<keel::row_numbers>{{70}, {71}, {72}}, loss_of);
   try {
-    found.ended = keel::ending(run.fit(rows, loss_of));
+    found.ended = keel::describe_outcome(run.fit(rows, loss_of));
   } catch (keel::error const& thrown) {
     found.ended = thrown.what();
   }

@@ -50,7 +50,7 @@ TEST_CASE("ragged micro-batches weigh what they hold: the window is the mean ove
   }
   auto good = checked(std::move(window));
   double const norm = good.norm();
-  good.write();
+  good.apply_factor();
   auto const pieces = gradients_of(parameters);
   for (std::size_t i = 0; i < whole.size(); ++i) CHECK(at::allclose(pieces[i], whole[i], 1e-12, 1e-14));
   CHECK(norm == Approx(keel::measure_gradients(whole).norm).epsilon(1e-12));
@@ -67,7 +67,7 @@ TEST_CASE("parameters whose gradients autograd lays into one memory are added to
   window.add(loss_of(3.0));
   auto good = checked(std::move(window));
   CHECK(good.norm() == Approx(8.0 * std::sqrt(8.0)));
-  good.write();
+  good.apply_factor();
   for (at::Tensor const& one : parameters) CHECK(at::allclose(one.grad(), at::full({1, 4}, 8.0)));
 }
 

@@ -89,11 +89,11 @@ TEST_CASE("numbers that cannot change, are not open or break a rule are errors, 
   CHECK_THROWS_WITH(run.change({.accumulate = 0}),
                     Catch::Matchers::Contains("[A01]") || Catch::Matchers::Contains("accumulate"));
   CHECK_THROWS_AS(run.change({.clip = -1.0}), keel::recipe_error);
-  CHECK(run.step(batch, loss_of).accumulated()->of == 2);
+  CHECK(run.step(batch, loss_of).accumulated()->needed == 2);
   CHECK_THROWS_WITH(run.change({.accumulate = 3}), Catch::Matchers::Contains("[E12]"));
   CHECK(run.step(batch, loss_of).updated());
   run.change({.accumulate = 3});
-  CHECK(run.step(batch, loss_of).accumulated()->of == 3);
+  CHECK(run.step(batch, loss_of).accumulated()->needed == 3);
   run.step(batch, loss_of);
   CHECK(run.step(batch, loss_of).updated());
 }
@@ -136,7 +136,7 @@ TEST_CASE("a rollback has the numbers of its checkpoint again") {
       spoiled = 1;
     }
     auto outcome = run.step(batches[static_cast<std::size_t>(taken++)], spoils);
-    if (auto const* const more = outcome.accumulated()) counts.push_back(more->of);
+    if (auto const* const more = outcome.accumulated()) counts.push_back(more->needed);
     if (run.rollbacks() > 0) spoiled = 2;
     REQUIRE(taken < 40);
   }

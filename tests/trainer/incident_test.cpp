@@ -84,7 +84,7 @@ TEST_CASE("a replay has the bits of the update, in another process's trainer too
   auto const random = keel::libtorch::random_state(at::kCPU);
   for (int i = 0; i < 2; ++i) {
     keel::replay_result const again = other.run.replay(incident, other.loss());
-    CHECK(again.same_bits);
+    CHECK(again.is_bitwise_equal);
     CHECK(again.losses.size() == 2);
     CHECK(std::isnan(again.losses[1]));
     CHECK(again.origin.rows == std::vector<std::int64_t>{1});
@@ -96,7 +96,7 @@ TEST_CASE("a replay has the bits of the update, in another process's trainer too
   CHECK(other.run.updates() == 12);
   auto const without = other.run.replay(incident, other.loss(), {.without_rows = {1}});
   CHECK(without.is_finite());
-  CHECK(!without.same_bits);
+  CHECK(!without.is_bitwise_equal);
   CHECK(other.run.replay(incident, other.loss(), {.micro_batch = 0}).is_finite());
   CHECK(!other.run.replay(incident, other.loss(), {.micro_batch = 1}).is_finite());
 }
@@ -108,7 +108,7 @@ TEST_CASE("a run goes on after a replay as it would have without it") {
     auto const batches = batches_with({5});
     for (std::size_t i = 0; i < batches.size(); ++i) {
       small.run.step(batches[i], small.loss());
-      if (replays && i == 11) CHECK(small.run.replay(incidents_of(directory.path()).at(0), small.loss()).same_bits);
+      if (replays && i == 11) CHECK(small.run.replay(incidents_of(directory.path()).at(0), small.loss()).is_bitwise_equal);
     }
     auto all = copies_of(small.model->parameters());
     {
@@ -139,7 +139,7 @@ TEST_CASE("a replay gives the run its own learning rate back, whatever it is and
     other.optimizer.param_groups()[0].options().set_lr(0.5);
     other.run.step(make_pair_batch(0), other.loss());
     other.run.step(make_pair_batch(1), other.loss());
-    CHECK(other.run.replay(incident, other.loss()).same_bits);
+    CHECK(other.run.replay(incident, other.loss()).is_bitwise_equal);
     CHECK(other.optimizer.param_groups()[0].options().get_lr() == 0.5);
     CHECK(other.run.learning_rate() == 0.5);
     CHECK(other.run.updates() == 1);
@@ -150,8 +150,8 @@ TEST_CASE("narrowing names what makes the update finite") {
   scratch_directory directory;
   small_run<keeps> small({.run_directory = directory.path(), .epochs = 1});
   small.run.fit(batches_with({9}), small.loss());
-  keel::narrow_result const found = small.run.narrow(incidents_of(directory.path()).at(0), small.loss());
-  auto const cures = found.cures();
+  keel::narrow_down_result const found = small.run.narrow_down(incidents_of(directory.path()).at(0), small.loss());
+  auto const cures = found.finite_experiments();
   auto const cured_by = [&](char const* one) { return std::find(cures.begin(), cures.end(), one) != cures.end(); };
   CHECK(cured_by("without row 1 of each micro-batch"));
   CHECK(cured_by("micro-batch 0 alone"));
@@ -172,7 +172,7 @@ TEST_CASE("low precision is found by an experiment in fp32") {
     return out.scalar_type() == at::kBFloat16 ? loss + at::log(loss.detach() * 0.0) : loss;
   };
   small.run.step(make_pair_batch(1), loss_of);
-  auto const cures = small.run.narrow(incidents_of(directory.path()).at(0), loss_of).cures();
+  auto const cures = small.run.narrow_down(incidents_of(directory.path()).at(0), loss_of).finite_experiments();
   CHECK(cures == std::vector<std::string>{"fp32"});
 }
 
@@ -198,7 +198,7 @@ TEST_CASE("the run ends as its policy says, and the incident is there") {
   CHECK_THROWS_AS(small.run.fit(batches_with({3}), small.loss()), keel::nonfinite_error);
   auto const all = incidents_of(directory.path());
   REQUIRE(all.size() == 1);
-  CHECK(small.run.replay(all[0], small.loss()).same_bits);
+  CHECK(small.run.replay(all[0], small.loss()).is_bitwise_equal);
 }
 
 TEST_CASE("of the incidents of several processes the newest stay") {
@@ -296,7 +296,7 @@ TEST_CASE("a batch of a user's type is written as it says") {
   };
   small.run.step(batch, loss_of);
   auto const again = small.run.replay(incidents_of(directory.path()).at(0), loss_of);
-  CHECK(again.same_bits);
+  CHECK(again.is_bitwise_equal);
   CHECK(again.origin.rows == std::vector<std::int64_t>{4});
 }
 

@@ -224,17 +224,17 @@ TEST_CASE("the incident of a part is replayed bit for bit by that part, in anoth
       if (replays && iterations++ % 5 == 1) {
         auto const before = of.look(other.path());
         auto const of_d = of.d.replay(kept[1], of.d_loss());
-        CHECK(of_d.same_bits);
+        CHECK(of_d.is_bitwise_equal);
         CHECK_FALSE(of_d.is_finite());
         CHECK(of_d.origin.rows == std::vector<std::int64_t>{3});
         CHECK(of.d.replay(kept[1], of.d_loss(), {.without_rows = {3}}).is_finite());
         CHECK(of.look(other.path()) == before);
         of.factor = NAN;
-        CHECK(of.g.replay(kept[0], of.g_loss()).same_bits);
+        CHECK(of.g.replay(kept[0], of.g_loss()).is_bitwise_equal);
         of.factor = 1.0;
         CHECK(of.g.replay(kept[0], of.g_loss()).is_finite());
         CHECK(of.look(other.path()) == before);
-        CHECK(of.d.narrow(kept[1], of.d_loss()).cures() == std::vector<std::string>{"without row 3", "synthetic inputs"});
+        CHECK(of.d.narrow_down(kept[1], of.d_loss()).finite_experiments() == std::vector<std::string>{"without row 3", "synthetic inputs"});
         CHECK(of.look(other.path()) == before);
       }
       of.g.update(of.g_loss());
@@ -263,7 +263,7 @@ TEST_CASE("the incident of a part is refused to another part and to a trainer, a
   of.run.finish();
   auto const kept = incidents_in(directory.path());
   REQUIRE(kept.size() == 1);
-  CHECK(of.d.replay(kept[0], of.d_loss()).same_bits);
+  CHECK(of.d.replay(kept[0], of.d_loss()).is_bitwise_equal);
   CHECK(has(message_of([&] { of.g.replay(kept[0], of.g_loss()); }),
             "[E03] " + kept[0].string() + " is an incident of part discriminator, but replay() was called on part generator. Call replay() on part discriminator."));
   keel::trainer<whole> alone(*of.discriminator, of.d_optimizer, quiet({.run_directory = of_trainer.path()}));
@@ -279,7 +279,7 @@ TEST_CASE("a replay leaves the state of a part alone that the program has not ma
     std::optional<keel::part<skipping>> late;
     auto const loss = [&](at::Tensor const& x) { return late_model->forward(x).square().mean(); };
     bool const is_resumed = of.run.resume();
-    if (replays) CHECK(of.d.replay(incidents_in(directory.path()).at(0), of.d_loss()).same_bits);
+    if (replays) CHECK(of.d.replay(incidents_in(directory.path()).at(0), of.d_loss()).is_bitwise_equal);
     if (is_resumed) {
       late.emplace(of.run, "late", late_model, late_optimizer);
       CHECK(late->updates() == 4);

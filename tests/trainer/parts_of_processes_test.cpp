@@ -82,7 +82,7 @@ std::vector<ended_rank> run_parts(std::string const& name, std::size_t ranks, in
 }  // namespace
 
 TEST_CASE("a rank of a run of parts", "[.]") {
-  be_rank([](std::string const& name) { return train(keel::join(keel::launched(), {.timeout = 30s}), name); });
+  be_rank([](std::string const& name) { return train(keel::join(keel::read_launch_environment(), {.timeout = 30s}), name); });
 }
 
 #if KEEL_GLOO
@@ -108,7 +108,7 @@ TEST_CASE("a process of a run of parts that is killed, stopped, hangs or throws 
     if (!is_thread_sanitized)
       CHECK(has(hangs[rank], "rank 2 has given up: [E27] rank 2 of 3: nothing has ended for 2 s (keel::timeout::hard is 2 s)"));
     CHECK(has(throws[rank], "[E25] rank 2 threw; the update was discarded on all ranks: of the program"));
-    CHECK(has(between[rank], "rank 2 has given up: an exception has ended the loop of its run"));
+    CHECK(has(between[rank], "rank 2 has given up: an exception ended the training loop on this rank"));
     for (auto const* const all : {&killed, &stopped, &hangs, &throws, &between}) CHECK((*all)[rank].seconds < 20.0);
   }
   CHECK(WEXITSTATUS(hangs[2].status) == 87);

@@ -65,7 +65,7 @@ TEST_CASE("an exception of one rank in a loss, the loop, a hook, the data or an 
   };
   for (auto const& [name, words] : {thrown_in{"discriminator", "rank 1 threw; the update was discarded on all ranks: of the discriminator"},
                                     {"generator", "rank 1 threw; the update was discarded on all ranks: of the generator"},
-                                    {"between", "an exception has ended"},
+                                    {"between", "an exception ended the training loop on this rank"},
                                     {"hook", "of the hook"},
                                     {"data", "of the data"},
                                     {"evaluation", "of the evaluation"}}) {

@@ -12,25 +12,25 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Runs `ask` in a detached thread and returns its result; nullopt after `within`, or as soon as `gives_up()` returns true. Rethrows the
-/// exceptions of `ask`. The thread may outlive this call, so `ask` must own everything it uses.
+/// Runs `request` in a detached thread and returns its result; nullopt after `timeout`, or as soon as `is_cancelled()` returns true.
+/// Rethrows the exceptions of `request`. The thread may outlive this call, so `request` must own everything it uses.
 template <class Answer>
-std::optional<Answer> call_with_timeout(std::chrono::milliseconds within, std::function<Answer()> const& ask,
-                                        std::function<bool()> const& gives_up = {}) {
+std::optional<Answer> call_with_timeout(std::chrono::milliseconds timeout, std::function<Answer()> const& request,
+                                        std::function<bool()> const& is_cancelled = {}) {
   auto const found = std::make_shared<std::promise<Answer>>();
   std::future<Answer> answer = found->get_future();
-  std::thread([found, ask] {
+  std::thread([found, request] {
     try {
-      found->set_value(ask());
+      found->set_value(request());
     } catch (...) {
       // Rethrown by the caller, if it still waits.
       found->set_exception(std::current_exception());
     }
   }).detach();
-  auto const last = std::chrono::steady_clock::now() + within;
-  auto const look = gives_up ? std::chrono::milliseconds(50) : within;
+  auto const deadline = std::chrono::steady_clock::now() + timeout;
+  auto const look = is_cancelled ? std::chrono::milliseconds(50) : timeout;
   while (answer.wait_for(look) != std::future_status::ready) {
-    if (std::chrono::steady_clock::now() >= last || (gives_up && gives_up())) return std::nullopt;
+    if (std::chrono::steady_clock::now() >= deadline || (is_cancelled && is_cancelled())) return std::nullopt;
   }
   return answer.get();
 }

@@ -32,7 +32,8 @@ std::unique_ptr<pending_collective> begin_all_gather(world_of_ranks const& world
 std::unique_ptr<pending_collective> begin_all_to_all(world_of_ranks const& world, at::Tensor const& parts,
                                                      at::Tensor& received);
 /// Starts a low-latency all-gather of a few numbers; every call must use the same count. Returns null if it is already complete.
-std::unique_ptr<pending_collective> begin_agreement(world_of_ranks const& world, at::Tensor const& local, at::Tensor& all);
+std::unique_ptr<pending_collective> begin_small_all_gather(world_of_ranks const& world, at::Tensor const& local,
+                                                           at::Tensor& all);
 at::Tensor all_gather_tensor(world_of_ranks const& world, at::Tensor const& local);
 at::Tensor reduce_scatter_sum(world_of_ranks const& world, at::Tensor const& whole, bool is_mean);
 void broadcast_in_place(world_of_ranks const& world, at::Tensor const& tensor, int from);

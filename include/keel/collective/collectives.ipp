@@ -80,7 +80,7 @@ KEEL_BODY void all_reduce_in_place(world_of_ranks const& world, at::Tensor const
   } else {
     dense = reduce_rows(all_gather_dense(world, *backend, dense).to(accumulation_dtype(dense.scalar_type())), how);
   }
-  world.completed();
+  world.mark_completed();
   if (is_mean) divide(dense, world.size());
   if (!dense.is_alias_of(tensor)) tensor.detach().copy_(dense);
 }
@@ -93,7 +93,7 @@ class tracked_collective final : public pending_collective {
   bool is_done() override { return inner_->is_done(); }
   void wait() override {
     inner_->wait();
-    world_.completed(number_);
+    world_.mark_completed(number_);
   }
 
  private:
@@ -105,7 +105,7 @@ class tracked_collective final : public pending_collective {
 inline std::unique_ptr<pending_collective> track_collective(world_of_ranks const& world,
                                                             std::unique_ptr<pending_collective> begun) {
   if (begun != nullptr) return std::make_unique<tracked_collective>(std::move(begun), world);
-  world.completed();
+  world.mark_completed();
   return nullptr;
 }
 
@@ -125,10 +125,11 @@ KEEL_BODY std::unique_ptr<pending_collective> begin_all_to_all(world_of_ranks co
   return track_collective(world, world.begin("all_to_all", parts.numel())->begin_all_to_all(as_bytes(parts), bytes));
 }
 
-KEEL_BODY std::unique_ptr<pending_collective> begin_agreement(world_of_ranks const& world, at::Tensor const& local,
-                                                              at::Tensor& all) {
+KEEL_BODY std::unique_ptr<pending_collective> begin_small_all_gather(world_of_ranks const& world, at::Tensor const& local,
+                                                                     at::Tensor& all) {
   at::Tensor bytes = all.view(at::kByte).view({world.size(), -1});
-  return track_collective(world, world.begin("the agreement", local.numel())->begin_agreement(as_bytes(local), bytes));
+  return track_collective(world,
+                          world.begin("control all-gather", local.numel())->begin_small_all_gather(as_bytes(local), bytes));
 }
 
 KEEL_BODY at::Tensor all_gather_tensor(world_of_ranks const& world, at::Tensor const& local) {
@@ -137,7 +138,7 @@ KEEL_BODY at::Tensor all_gather_tensor(world_of_ranks const& world, at::Tensor c
   at::NoGradGuard const no_grad;
   if (backend == nullptr) return local.detach().unsqueeze(0);
   at::Tensor all = all_gather_dense(world, *backend, local.detach().contiguous());
-  world.completed();
+  world.mark_completed();
   return all;
 }
 
@@ -152,7 +153,7 @@ KEEL_BODY at::Tensor all_to_all_parts(world_of_ranks const& world, at::Tensor co
     at::Tensor bytes = as_bytes(received);
     backend->all_to_all(as_bytes(dense), bytes);
   }
-  world.completed();
+  world.mark_completed();
   return received;
 }
 
@@ -174,21 +175,21 @@ KEEL_BODY at::Tensor reduce_scatter_sum(world_of_ranks const& world, at::Tensor 
 KEEL_BODY void broadcast_in_place(world_of_ranks const& world, at::Tensor const& tensor, int from) {
   require_dense_tensor("broadcast", tensor);
   if (from < 0 || from >= world.size())
-    throw error("E12", "broadcast from rank " + std::to_string(from) + " is impossible: this world has the ranks 0 to " +
-                           std::to_string(world.size() - 1) + ".");
+    throw error("E12", "broadcast: `from` is " + std::to_string(from) + ", but the ranks are 0 to " +
+                           std::to_string(world.size() - 1) + ". Pass one of them.");
   transport* const backend = world.begin("broadcast", tensor.numel());
-  if (backend == nullptr || tensor.numel() == 0) return world.completed();
+  if (backend == nullptr || tensor.numel() == 0) return world.mark_completed();
   at::NoGradGuard const no_grad;
   at::Tensor const dense = tensor.detach().contiguous();
   at::Tensor bytes = as_bytes(dense);
   backend->broadcast(bytes, from);
-  world.completed();
+  world.mark_completed();
   if (!dense.is_alias_of(tensor)) tensor.detach().copy_(dense);
 }
 
 KEEL_BODY void run_barrier(world_of_ranks const& world) {
   if (transport* const backend = world.begin("barrier", 0)) backend->barrier();
-  world.completed();
+  world.mark_completed();
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -1,4 +1,4 @@
-// A world that uses a separate group, such as NCCL's, for tensors on a device, and the hosts' world for everything else. Control messages
+// A world that uses a separate group, such as NCCL's, for tensors on a device, and the host group for everything else. Control messages
 // are host tensors, so exchanging them does not synchronize the device.
 //     auto const hosts = keel::join();
 //     auto const world = keel::over(hosts, [](auto const& store, int rank, int size) {
@@ -47,8 +47,8 @@ class device_transport final : public transport {
   std::unique_ptr<pending_collective> begin_all_gather(at::Tensor const& local, at::Tensor& all) override {
     return call_or_abort_both([&] { return wrap_pending(backend(local).begin_all_gather(local, all)); });
   }
-  std::unique_ptr<pending_collective> begin_agreement(at::Tensor const& local, at::Tensor& all) override {
-    return call_or_abort_both([&] { return wrap_pending(backend(local).begin_agreement(local, all)); });
+  std::unique_ptr<pending_collective> begin_small_all_gather(at::Tensor const& local, at::Tensor& all) override {
+    return call_or_abort_both([&] { return wrap_pending(backend(local).begin_small_all_gather(local, all)); });
   }
   void broadcast(at::Tensor& tensor, int from) override {
     call_or_abort_both([&] { backend(tensor).broadcast(tensor, from); });
@@ -125,7 +125,7 @@ template <class MakeGroup>
 world_of_ranks over(world_of_ranks const& hosts, MakeGroup const& make_group) {
   if (hosts.size() == 1) return hosts;
   c10::intrusive_ptr<c10d::Store> store;
-  if (auto const* const met = dynamic_cast<detail::store_provider const*>(hosts.backend())) store = met->store();
+  if (auto const* const provider = dynamic_cast<detail::store_provider const*>(hosts.backend())) store = provider->store();
   if (store) store = c10::make_intrusive<c10d::PrefixStore>("devices", std::move(store));
   auto group = make_group(store, hosts.rank(), hosts.size());
   using group_type = typename decltype(group)::element_type;

@@ -19,13 +19,13 @@ namespace exit_code {
 inline constexpr int done = 0;         ///< the run finished
 inline constexpr int failed = 1;       ///< any other failure
 inline constexpr int not_finite = 81;  ///< NaN or infinity, or diverged (E08, E14): check the data and the learning rate
-inline constexpr int ranks_gone =
+inline constexpr int rank_failed =
     82;  ///< another rank was killed, hangs, or failed with its own error (E25): restart all ranks
-inline constexpr int desynchronised =
+inline constexpr int ranks_diverged =
     83;                             ///< the ranks have diverged: different calls or different replicas (E26): restart all ranks
 inline constexpr int storage = 84;  ///< a file, directory or checkpoint error (E01 to E05, E17)
-inline constexpr int out_of_memory = 85;  ///< memory ran out (E09)
-inline constexpr int not_met = 86;        ///< the rendezvous failed, or the ranks are configured differently (E24)
+inline constexpr int out_of_memory = 85;      ///< memory ran out (E09)
+inline constexpr int rendezvous_failed = 86;  ///< the rendezvous failed, or the ranks are configured differently (E24)
 inline constexpr int no_progress =
     87;  ///< the run hung; keel::timeout::hard, longest_save or first_update ended it (E27): restart
 }  // namespace exit_code

@@ -24,8 +24,8 @@ KEEL_BODY int exit_code_of(outcome const& ended) {
 KEEL_BODY int exit_code_of(std::exception const& thrown) {
   auto const is = [&]<class Type>(Type const*) { return dynamic_cast<Type const*>(&thrown) != nullptr; };
   if (auto const* const of_ranks = dynamic_cast<world_error const*>(&thrown)) {
-    if (of_ranks->id() == "E24") return exit_code::not_met;
-    return of_ranks->id() == "E26" ? exit_code::desynchronised : exit_code::ranks_gone;
+    if (of_ranks->id() == "E24") return exit_code::rendezvous_failed;
+    return of_ranks->id() == "E26" ? exit_code::ranks_diverged : exit_code::rank_failed;
   }
   if (is(static_cast<nonfinite_error const*>(nullptr)) || is(static_cast<diverged_error const*>(nullptr)))
     return exit_code::not_finite;
@@ -42,7 +42,7 @@ namespace keel::detail::inline KEEL_MODE {
 KEEL_BODY void write_launcher_error(std::string const& message) {
   std::string path;
   try {
-    path = launched().error_file;
+    path = read_launch_environment().error_file;
   } catch (error const&) {
     // The launcher's variables conflict, which may be the error being reported.
   }
@@ -58,7 +58,7 @@ KEEL_BODY void write_launcher_error(std::string const& message) {
 
 KEEL_BODY void report_failed_exit(std::string message) {
   try {
-    launch const started = launched();
+    launch_info const started = read_launch_environment();
     if (started.size > 1)
       message = "rank " + std::to_string(started.rank) + " of " + std::to_string(started.size) + ": " + message;
   } catch (error const&) {

@@ -19,7 +19,7 @@ struct join_options {
 /// Connects this process to the other ranks and returns their world. Collective: all ranks must call it. Logs on stderr which ranks it
 /// waits for, after five seconds and then once a minute. Throws world_error (E24) within the timeout: if nothing listens at the address, if
 /// ranks are missing (with their numbers), or if ranks differ in world size, LibTorch or keel version (with both values).
-world_of_ranks join(launch const& how = launched(), join_options const& options = {});
+world_of_ranks join(launch_info const& how = read_launch_environment(), join_options const& options = {});
 
 }  // namespace keel::inline KEEL_MODE
 

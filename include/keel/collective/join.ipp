@@ -58,19 +58,19 @@
 namespace keel::detail::inline KEEL_MODE {
 
 /// Returns a description of the settings that must be equal on all ranks.
-inline std::string world_signature(launch const& how) {
+inline std::string world_signature(launch_info const& how) {
   return std::to_string(how.size) + " ranks, LibTorch " + TORCH_VERSION + ", keel " + version;
 }
 
 /// Call before throwing a mismatch error. Rank 0, which may serve the store, waits up to two seconds for the others to read its settings;
 /// the other ranks mark that they have read them.
-inline void wait_until_mismatch_is_read(c10d::Store& store, launch const& how) {
+inline void wait_until_mismatch_is_read(c10d::Store& store, launch_info const& how) {
   auto const key = [](int rank) { return "seen/" + std::to_string(rank); };
   try {
     if (how.rank != 0) return store.set(key(how.rank), std::vector<std::uint8_t>{1});
-    auto const last = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    auto const deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
     for (int rank = 1; rank < how.size; ++rank) {
-      auto const left = std::chrono::duration_cast<std::chrono::milliseconds>(last - std::chrono::steady_clock::now());
+      auto const left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
       store.wait({key(rank)}, std::max(left, std::chrono::milliseconds(10)));
     }
   } catch (std::exception const&) {
@@ -81,7 +81,7 @@ inline void wait_until_mismatch_is_read(c10d::Store& store, launch const& how) {
 /// Logs on stderr which ranks this one waits for: after five seconds, and then once a minute.
 class wait_logger {
  public:
-  explicit wait_logger(launch const& how) : how_(how) {}
+  explicit wait_logger(launch_info const& how) : how_(how) {}
   template <class Describe>
   void poll(Describe const& describe) {
     auto const now = clock::now();
@@ -95,14 +95,14 @@ class wait_logger {
 
  private:
   using clock = std::chrono::steady_clock;
-  launch const& how_;
+  launch_info const& how_;
   clock::time_point began_ = clock::now();
   clock::time_point next_ = began_ + std::chrono::seconds(5);
 };
 
 /// Lists the ranks that have joined, or those that have not, as "1, 2". Ranks below `first` are known to have joined. If the store is
 /// unreachable, only those and this rank are listed as joined.
-inline std::string list_ranks(c10d::Store& store, launch const& how, int first, bool are_here) {
+inline std::string list_ranks(c10d::Store& store, launch_info const& how, int first, bool are_here) {
   std::string all;
   for (int rank = 0; rank < how.size; ++rank) {
     bool is_here = rank < first || rank == how.rank;
@@ -122,7 +122,7 @@ inline std::string name_ranks(std::string const& list) {
 }
 
 /// Blocks until every rank has joined. Throws world_error (E24).
-inline void wait_for_all_ranks(c10d::Store& store, launch const& how, std::chrono::milliseconds timeout) {
+inline void wait_for_all_ranks(c10d::Store& store, launch_info const& how, std::chrono::milliseconds timeout) {
   auto const key = [](int rank) { return "here/" + std::to_string(rank); };
   std::string const local = world_signature(how);
   if (store.add("count/" + std::to_string(how.rank), 1) > 1)
@@ -131,14 +131,14 @@ inline void wait_for_all_ranks(c10d::Store& store, launch const& how, std::chron
                                  ". Start each rank once, or use another MASTER_PORT for the second run.");
   store.set(key(how.rank), std::vector<std::uint8_t>(local.begin(), local.end()));
   auto const began = std::chrono::steady_clock::now();
-  auto const last = began + timeout;
+  auto const deadline = began + timeout;
   wait_logger notice(how);
   for (int rank = 0; rank < how.size; ++rank) {
     std::vector<std::uint8_t> bytes;
     try {
       // Poll with check(): a wait() that times out leaves an unread response in the store's connection.
       while (!store.check({key(rank)})) {
-        if (std::chrono::steady_clock::now() >= last) throw std::runtime_error("timeout");
+        if (std::chrono::steady_clock::now() >= deadline) throw std::runtime_error("timeout");
         notice.poll([&] {
           return "for " + name_ranks(list_ranks(store, how, rank, false)) + "; joined: " + list_ranks(store, how, rank, true) +
                  ".";
@@ -164,7 +164,7 @@ inline void wait_for_all_ranks(c10d::Store& store, launch const& how, std::chron
   }
 }
 
-[[noreturn]] inline void throw_store_timeout(launch const& how, std::chrono::milliseconds timeout) {
+[[noreturn]] inline void throw_store_timeout(launch_info const& how, std::chrono::milliseconds timeout) {
   throw world_error(
       "E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) + ": the rendezvous store at " +
                  how.address + ":" + std::to_string(how.port) + ", which rank 0 or the launcher serves, did not respond for " +
@@ -173,7 +173,7 @@ inline void wait_for_all_ranks(c10d::Store& store, launch const& how, std::chron
 
 /// Returns the result of `ask`. Throws world_error (E24) if the store does not answer within the timeout.
 template <class Answer>
-Answer call_store(launch const& how, std::chrono::milliseconds timeout, std::function<Answer()> const& ask) {
+Answer call_store(launch_info const& how, std::chrono::milliseconds timeout, std::function<Answer()> const& ask) {
   // One second longer than the store's own timeout, whose error message is more specific.
   std::optional<Answer> found = call_with_timeout<Answer>(timeout + std::chrono::seconds(1), ask);
   if (found) return *std::move(found);
@@ -203,7 +203,7 @@ class sigpipe_blocker {
   sigset_t pipe_{}, before_{};
 };
 
-inline std::shared_ptr<::gloo::transport::Device> device_for(launch const& how) {
+inline std::shared_ptr<::gloo::transport::Device> device_for(launch_info const& how) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): LibTorch reads the environment the same way
   if (char const* const name = std::getenv("GLOO_SOCKET_IFNAME")) return c10d::ProcessGroupGloo::createDeviceForInterface(name);
   bool const is_local = how.address == "127.0.0.1" || how.address == "localhost" || how.address == "::1";
@@ -220,10 +220,10 @@ class attempt_store : public c10d::PrefixStore {
   using PrefixStore::wait;
   void wait(std::vector<std::string> const& keys) override { wait(keys, timeout_); }
   void wait(std::vector<std::string> const& keys, std::chrono::milliseconds const& timeout) override {
-    auto const last = std::chrono::steady_clock::now() + std::min(timeout, timeout_);
+    auto const deadline = std::chrono::steady_clock::now() + std::min(timeout, timeout_);
     while (!check(keys)) {
       if (is_over_) throw std::runtime_error("this attempt is over");
-      if (std::chrono::steady_clock::now() >= last)
+      if (std::chrono::steady_clock::now() >= deadline)
         throw std::runtime_error("no answer for " + std::to_string(std::min(timeout, timeout_).count() / 1000) + " s");
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
@@ -234,8 +234,8 @@ class attempt_store : public c10d::PrefixStore {
   }
 
   /// Publishes whether this rank is connected and returns true if all ranks are; false as soon as one is not. Collective. Throws
-  /// std::runtime_error if a rank has published nothing by `last`.
-  bool are_all_connected(launch const& how, bool is_connected, std::chrono::steady_clock::time_point last) {
+  /// std::runtime_error if a rank has published nothing by `deadline`.
+  bool are_all_connected(launch_info const& how, bool is_connected, std::chrono::steady_clock::time_point deadline) {
     auto const key = [](int rank) { return "connected/" + std::to_string(rank); };
     std::vector<std::uint8_t> const yes{1};
     if (!is_connected) set(failed_key, yes);
@@ -244,7 +244,7 @@ class attempt_store : public c10d::PrefixStore {
       if (has_failed()) return false;
       if (check({key(rank)})) {
         ++rank;
-      } else if (std::chrono::steady_clock::now() >= last) {
+      } else if (std::chrono::steady_clock::now() >= deadline) {
         throw std::runtime_error("rank " + std::to_string(rank) + " did not report whether it is connected");
       } else {
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -261,7 +261,7 @@ class attempt_store : public c10d::PrefixStore {
   std::atomic<bool> is_over_{false};
 };
 
-inline world_of_ranks connect(c10::intrusive_ptr<c10d::Store> const& store, launch const& how,
+inline world_of_ranks connect(c10::intrusive_ptr<c10d::Store> const& store, launch_info const& how,
                               std::chrono::milliseconds timeout) {
   // LibTorch 1.13 uses this timeout for all later collectives of the group.
   auto const gloo_options = c10d::ProcessGroupGloo::Options::create(timeout);
@@ -274,16 +274,16 @@ inline world_of_ranks connect(c10::intrusive_ptr<c10d::Store> const& store, laun
 
 /// Connects the Gloo groups once every rank has joined the store. An unrelated connection to a Gloo listener, such as a port scan, takes a
 /// rank's place. All ranks then retry with new listeners, up to three attempts. Collective. Throws std::runtime_error within the timeout.
-inline world_of_ranks connect_all_ranks(c10::intrusive_ptr<c10d::Store> const& store, launch const& how,
+inline world_of_ranks connect_all_ranks(c10::intrusive_ptr<c10d::Store> const& store, launch_info const& how,
                                         std::chrono::milliseconds timeout) {
   using std::chrono::milliseconds;
   auto const now = [] { return std::chrono::steady_clock::now(); };
-  auto const last = now() + timeout - milliseconds(200);
+  auto const deadline = now() + timeout - milliseconds(200);
   std::string message = "another rank cannot connect";
   constexpr int attempts = 3;
   for (int attempt = 1;; ++attempt) {
     // Bounds all attempts but the last: a rank whose place is taken would otherwise wait for the whole timeout.
-    auto const left = std::chrono::duration_cast<milliseconds>(last - now());
+    auto const left = std::chrono::duration_cast<milliseconds>(deadline - now());
     auto const limit = attempt < attempts ? std::min<milliseconds>(timeout / 4, std::chrono::seconds(10)) : left;
     auto const own = c10::make_intrusive<attempt_store>(attempt, store, timeout);
     std::optional<world_of_ranks> world;
@@ -295,7 +295,7 @@ inline world_of_ranks connect_all_ranks(c10::intrusive_ptr<c10d::Store> const& s
       message = thrown.what();
     }
     if (!world) own->cancel_attempt();
-    bool const are_all_connected = own->are_all_connected(how, world.has_value(), last);
+    bool const are_all_connected = own->are_all_connected(how, world.has_value(), deadline);
     if (are_all_connected && world) return *std::move(world);
     if (attempt == attempts) throw std::runtime_error(message);
   }
@@ -305,11 +305,11 @@ inline world_of_ranks connect_all_ranks(c10::intrusive_ptr<c10d::Store> const& s
 
 namespace keel::inline KEEL_MODE {
 
-KEEL_BODY world_of_ranks join(launch const& how, join_options const& options) {
+KEEL_BODY world_of_ranks join(launch_info const& how, join_options const& options) {
   if (how.size == 1) return world_of_ranks();
   if (how.address.empty())
     throw world_error(
-        "E24", how.by + " started " + std::to_string(how.size) +
+        "E24", how.launcher + " started " + std::to_string(how.size) +
                    " ranks, but MASTER_ADDR is not set. Set it to the host of rank 0, and MASTER_PORT to a free port there.");
   detail::sigpipe_blocker const in_new_threads;
   auto const place = how.address + ":" + std::to_string(how.port);
@@ -371,9 +371,9 @@ KEEL_BODY world_of_ranks join(launch const& how, join_options const& options) {
 
 namespace keel::inline KEEL_MODE {
 
-KEEL_BODY world_of_ranks join(launch const& how, join_options const& /*options*/) {
+KEEL_BODY world_of_ranks join(launch_info const& how, join_options const& /*options*/) {
   if (how.size == 1) return world_of_ranks();
-  throw world_error("E24", how.by + " started " + std::to_string(how.size) +
+  throw world_error("E24", how.launcher + " started " + std::to_string(how.size) +
                                " ranks, but this program was compiled without Gloo's headers, which several ranks require. "
                                "Install libgloo-dev, then rerun cmake and rebuild, or pass your own group to keel::over.");
 }

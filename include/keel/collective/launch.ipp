@@ -46,7 +46,7 @@ class environment_reader {
 
 /// The names of one launcher's variables; null if the launcher does not set that variable.
 struct launcher_variable_names {
-  char const* by;
+  char const* launcher;
   char const* rank;
   char const* size;
   char const* local_rank;
@@ -64,9 +64,9 @@ inline constexpr launcher_variable_names launcher_variables[] = {
 
 namespace keel::inline KEEL_MODE {
 
-KEEL_BODY launch launched(std::function<char const*(char const*)> const& value_of) {
+KEEL_BODY launch_info read_launch_environment(std::function<char const*(char const*)> const& value_of) {
   detail::environment_reader const from(value_of);
-  launch found;
+  launch_info found;
   detail::launcher_variable_names const* first = nullptr;
   bool const is_torchrun = from.has("TORCHELASTIC_RUN_ID");
   auto const& environment = detail::launcher_variables[0];
@@ -92,7 +92,7 @@ KEEL_BODY launch launched(std::function<char const*(char const*)> const& value_o
                                    std::to_string(size) + ", but ranks are numbered from 0. Correct whichever is wrong.");
     if (first == nullptr) {
       first = &words;
-      found.by = is_torchrun ? "torchrun" : words.by;
+      found.launcher = is_torchrun ? "torchrun" : words.launcher;
       found.rank = rank;
       found.size = size;
       found.local_rank = from.number_if_any(words.local_rank, 0).value_or(0);
@@ -118,8 +118,8 @@ KEEL_BODY launch launched(std::function<char const*(char const*)> const& value_o
   return found;
 }
 
-KEEL_BODY launch launched() {
-  return launched([](char const* name) -> char const* {
+KEEL_BODY launch_info read_launch_environment() {
+  return read_launch_environment([](char const* name) -> char const* {
     return std::getenv(name);  // NOLINT(concurrency-mt-unsafe): LibTorch reads the environment the same way
   });
 }

@@ -57,7 +57,7 @@ std::optional<std::vector<std::int64_t>> exchange_heartbeats_in(c10::intrusive_p
                                                                 int size, std::int64_t local,
                                                                 std::shared_ptr<std::atomic<bool>> const& is_query_pending);
 
-/// A transport whose ranks may have met through a store; store() returns null if they did not.
+/// A transport that may have a rendezvous store; store() returns null if it has none.
 class store_provider {
  public:
   virtual ~store_provider() = default;
@@ -105,8 +105,8 @@ class group_transport final : public transport, public store_provider {
   std::unique_ptr<pending_collective> begin_all_gather(at::Tensor const& local, at::Tensor& all) override {
     return begin_all_gather("all_gather", local, all);
   }
-  std::unique_ptr<pending_collective> begin_agreement(at::Tensor const& local, at::Tensor& all) override {
-    return begin_all_gather(agreement, local, all);
+  std::unique_ptr<pending_collective> begin_small_all_gather(at::Tensor const& local, at::Tensor& all) override {
+    return begin_all_gather(control_all_gather, local, all);
   }
   void broadcast(at::Tensor& tensor, int from) override {
     begin("broadcast", tensor.numel(), [&](Group& group) {
@@ -172,7 +172,7 @@ class group_transport final : public transport, public store_provider {
       return false;
     }
   }
-  static constexpr char const* agreement = "the agreement";
+  static constexpr char const* control_all_gather = "control all-gather";
 
   class tracked_work final : public pending_collective {
    public:
@@ -236,7 +236,7 @@ class group_transport final : public transport, public store_provider {
       is_limited_ && !is_on_device_ ? one->wait(timeout_) : one->wait();
       return;
     }
-    auto const last = std::chrono::steady_clock::now() + timeout_;
+    auto const deadline = std::chrono::steady_clock::now() + timeout_;
     for (;;) {
       try {
         one->wait(std::chrono::milliseconds(250));
@@ -249,7 +249,7 @@ class group_transport final : public transport, public store_provider {
         }
       }
       // LibTorch 1.13 applies only the timeout set when the group was created, so a shorter limit is enforced here.
-      if (is_limited_ && std::chrono::steady_clock::now() >= last) throw std::runtime_error("it timed out");
+      if (is_limited_ && std::chrono::steady_clock::now() >= deadline) throw std::runtime_error("it timed out");
       if (store_ && has_any_rank_failed(store_, is_failure_query_pending_) && !one->isCompleted())
         throw std::runtime_error("it failed on another rank");
     }

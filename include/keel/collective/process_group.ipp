@@ -34,10 +34,10 @@ inline std::string read_key_or_empty(c10d::Store& store, std::string const& key)
   auto const bytes = store.get(key);
   return {bytes.begin(), bytes.end()};
 }
-/// Polls until `is_done()` returns true or the deadline `last` passes.
+/// Polls until `is_done()` returns true or `deadline` passes.
 template <class IsDone>
-void wait_until(std::chrono::steady_clock::time_point last, IsDone const& is_done) {
-  while (!is_done() && std::chrono::steady_clock::now() < last) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+void wait_until(std::chrono::steady_clock::time_point deadline, IsDone const& is_done) {
+  while (!is_done() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
 KEEL_BODY std::optional<std::vector<std::int64_t>> exchange_heartbeats_in(
@@ -133,8 +133,8 @@ inline std::string find_divergent_call(std::string const& remote, issued_collect
 inline collective_failure diagnose_from_store(c10d::Store& store, int rank, int size, issued_collectives const& local) {
   std::vector<std::string> said(static_cast<std::size_t>(size));
   std::string message, missing;
-  auto const last = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  wait_until(last, [&] {
+  auto const deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  wait_until(deadline, [&] {
     if (message.empty()) message = read_key_or_empty(store, abort_message_key);
     missing.clear();
     for (int one = 0; one < size; ++one) {
@@ -148,7 +148,7 @@ inline collective_failure diagnose_from_store(c10d::Store& store, int rank, int 
   // Rank 0 may serve the store: it waits until the ranks that reported a failure have read the reports, up to another second.
   for (int one = 1; rank == 0 && one < size; ++one) {
     if (!said[static_cast<std::size_t>(one)].empty())
-      wait_until(last + std::chrono::seconds(1), [&] { return store.check({read_key(one)}); });
+      wait_until(deadline + std::chrono::seconds(1), [&] { return store.check({read_key(one)}); });
   }
   if (!message.empty()) return {false, message};
   if (!missing.empty())
@@ -189,8 +189,7 @@ KEEL_BODY collective_failure diagnose_failure(int rank, int size, issued_collect
     found.message = "the store is unreachable: the process that serves it (the launcher, or rank 0) is gone or hanging";
   }
   found.message = "rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot complete " + describe_call(failed) +
-                  ": " + found.message + " (" + reason +
-                  "). Check the output of the ranks named above, then restart all ranks.";
+                  ": " + found.message + " (" + reason + "). Check the output of the other ranks, then restart all ranks.";
   return found;
 }
 

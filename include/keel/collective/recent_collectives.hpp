@@ -26,7 +26,7 @@ class recent_collectives {
   /// Sets the number of completed updates that is recorded with each following collective.
   void set_current_update(std::int64_t updates);
   void began(std::int64_t sequence, char const* operation, std::int64_t elements);
-  void completed(std::int64_t sequence);
+  void mark_completed(std::int64_t sequence);
   /// Returns the recorded collectives, oldest first.
   std::vector<recent_collective> all() const;
 

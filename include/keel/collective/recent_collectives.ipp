@@ -20,7 +20,7 @@ KEEL_BODY void recent_collectives::began(std::int64_t sequence, char const* oper
   at(sequence) = {sequence, operation, elements, updates_, seconds_since_1970(), false};
 }
 
-KEEL_BODY void recent_collectives::completed(std::int64_t sequence) {
+KEEL_BODY void recent_collectives::mark_completed(std::int64_t sequence) {
   std::lock_guard<std::mutex> const lock(mutex_);
   if (recent_collective& one = at(sequence); one.sequence == sequence) one.is_completed = true;
 }

@@ -18,12 +18,12 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Returns true if the peer process serves the connection: shuts down this side and waits until `last` for the peer to close it or to send
-/// data.
-inline bool is_responding(unique_socket const& connection, socket_deadline last) {
+/// Returns true if the peer process serves the connection: shuts down this side and waits until `deadline` for the peer to close it or to
+/// send data.
+inline bool is_responding(unique_socket const& connection, socket_deadline deadline) {
   ::shutdown(connection.get(), SHUT_WR);
   std::byte first{};
-  while (is_ready(connection.get(), POLLIN, last)) {
+  while (wait_until_ready(connection.get(), POLLIN, deadline)) {
     auto const came = ::recv(connection.get(), &first, 1, MSG_DONTWAIT);
     if (came >= 0) return true;
     if (!would_block()) return false;
@@ -38,20 +38,20 @@ struct addrinfo_deleter {
   void operator()(addrinfo* all) const { ::freeaddrinfo(all); }
 };
 
-/// Waits until a process listens at the address and responds. Returns false if one listens but does not respond by `last`. Throws
-/// std::runtime_error with the system's message if the address is invalid, or if no process listens there by `last`. Calls `on_retry`
+/// Waits until a process listens at the address and responds. Returns false if one listens but does not respond by `deadline`. Throws
+/// std::runtime_error with the system's message if the address is invalid, or if no process listens there by `deadline`. Calls `on_retry`
 /// before each retry.
 template <class OnRetry>
-bool wait_until_served(std::string const& host, int port, socket_deadline last, OnRetry const& on_retry) {
+bool wait_until_served(std::string const& host, int port, socket_deadline deadline, OnRetry const& on_retry) {
   auto const now = [] { return std::chrono::steady_clock::now(); };
-  auto const last_of_name = std::min(last, now() + name_resolution_timeout);
+  auto const name_deadline = std::min(deadline, now() + name_resolution_timeout);
   // Tries the resolved addresses in turn. After a round in which one did not respond, each gets twice the time.
   for (auto turn = std::chrono::milliseconds(1000);;) {
     addrinfo wanted{};
     wanted.ai_socktype = SOCK_STREAM;
     addrinfo* found = nullptr;
     int const unknown = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found);
-    if (unknown != 0 && now() >= last_of_name) throw std::runtime_error(::gai_strerror(unknown));
+    if (unknown != 0 && now() >= name_deadline) throw std::runtime_error(::gai_strerror(unknown));
     std::unique_ptr<addrinfo, addrinfo_deleter> const all(found);
     bool is_silent = false, may_listen_later = unknown != 0;
     int why = 0;
@@ -60,7 +60,7 @@ bool wait_until_served(std::string const& host, int port, socket_deadline last, 
       std::memcpy(&at.of, one->ai_addr, one->ai_addrlen);
       at.length = one->ai_addrlen;
       bool const is_only_one = found->ai_next == nullptr;
-      auto const soon = is_only_one ? last : std::min<socket_deadline>(last, now() + turn);
+      auto const soon = is_only_one ? deadline : std::min<socket_deadline>(deadline, now() + turn);
       int failed = ECONNRESET;
       if (unique_socket const made = connect_to(at, soon, failed); made.get() >= 0) {
         if (is_responding(made, soon)) return true;
@@ -70,9 +70,10 @@ bool wait_until_served(std::string const& host, int port, socket_deadline last, 
       may_listen_later = may_listen_later || failed == ECONNREFUSED || failed == ECONNRESET || failed == ETIMEDOUT;
       if (why == 0 || failed == ECONNREFUSED) why = failed;
     }
-    if (is_silent && now() >= last) return false;
+    if (is_silent && now() >= deadline) return false;
     if (is_silent) turn = 2 * turn;
-    if (unknown == 0 && (!may_listen_later || now() >= last)) throw std::runtime_error(std::generic_category().message(why));
+    if (unknown == 0 && (!may_listen_later || now() >= deadline))
+      throw std::runtime_error(std::generic_category().message(why));
     on_retry();
     std::this_thread::sleep_for(std::chrono::milliseconds(unknown != 0 ? 500 : 20));
   }

@@ -37,12 +37,12 @@ class unique_socket {
 /// The time at which a wait times out.
 using socket_deadline = std::chrono::steady_clock::time_point;
 
-/// Waits until the socket is readable or writable (`what`: POLLIN, POLLOUT), or the connection has ended. Returns false if `last` passes
+/// Waits until the socket is readable or writable (`what`: POLLIN, POLLOUT), or the connection has ended. Returns false if `deadline` passes
 /// first, or on an error.
-inline bool is_ready(int socket, short what, socket_deadline last) {
+inline bool wait_until_ready(int socket, short what, socket_deadline deadline) {
   for (;;) {
     pollfd asked{.fd = socket, .events = what, .revents = 0};
-    auto const left = std::chrono::ceil<std::chrono::milliseconds>(last - std::chrono::steady_clock::now()).count();
+    auto const left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
     int const found = ::poll(&asked, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000)));
     if (found > 0) return true;
     if ((found < 0 && errno != EINTR) || left <= 0) return false;
@@ -61,13 +61,13 @@ struct socket_address {
 };
 
 /// Connects to the address by the deadline. Otherwise returns an empty socket and sets `failed` to the errno value.
-inline unique_socket connect_to(socket_address& at, socket_deadline last, int& failed) {
+inline unique_socket connect_to(socket_address& at, socket_deadline deadline, int& failed) {
   unique_socket made(::socket(at.of.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (made.get() >= 0 && ::connect(made.get(), at.get(), at.length) == 0) return made;
   failed = errno;
   if (made.get() < 0 || failed != EINPROGRESS) return {};
   failed = ETIMEDOUT;
-  if (!is_ready(made.get(), POLLOUT, last)) return {};
+  if (!wait_until_ready(made.get(), POLLOUT, deadline)) return {};
   socklen_t length = sizeof(failed);
   if (::getsockopt(made.get(), SOL_SOCKET, SO_ERROR, &failed, &length) != 0) failed = errno;
   if (failed != 0) return {};

@@ -66,7 +66,7 @@ class transport {
     return nullptr;
   }
   /// Starts a low-latency all-gather of a few numbers; every call must use the same count.
-  virtual std::unique_ptr<pending_collective> begin_agreement(at::Tensor const& local, at::Tensor& all) {
+  virtual std::unique_ptr<pending_collective> begin_small_all_gather(at::Tensor const& local, at::Tensor& all) {
     return begin_all_gather(local, all);
   }
   virtual void broadcast(at::Tensor& tensor, int from) = 0;
@@ -77,7 +77,7 @@ class transport {
     return nullptr;
   }
   virtual void barrier() = 0;
-  /// Leaves the world: later collectives of this rank throw, and the collectives of the others throw with the message `why`.
+  /// Aborts communication: later collectives of this rank throw, and the collectives of the others throw with the message `why`.
   virtual void abort(std::string const& why) noexcept = 0;
   /// Publishes `why` for the other ranks without closing connections. May be called from another thread, when the training thread hangs and
   /// the process is about to exit.
@@ -86,7 +86,7 @@ class transport {
   /// that rank has not published a heartbeat yet, and heartbeat_not_polled if this rank leaves polling it to others. Empty if the transport
   /// has no heartbeats; nullopt if the store does not answer within a second. Does not throw if another rank has failed.
   static constexpr std::int64_t heartbeat_not_polled = -3;
-  virtual std::optional<std::vector<std::int64_t>> exchange_heartbeats(std::int64_t /*mine*/) {
+  virtual std::optional<std::vector<std::int64_t>> exchange_heartbeats(std::int64_t /*local*/) {
     return std::vector<std::int64_t>();
   }
   /// Returns true if heartbeats can be exchanged, or are not needed.

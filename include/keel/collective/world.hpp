@@ -1,6 +1,6 @@
 // Reductions over the ranks, the world concept, and the world of a single process. A world is a type with
 //     int size() const;  int rank() const;
-//     Value combine(Reduction, Value const& mine) const;     collective; returns the same value on all ranks
+//     Value combine(Reduction, Value const& local) const;    collective; returns the same value on all ranks
 #pragma once
 
 #include <concepts>

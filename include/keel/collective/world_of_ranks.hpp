@@ -53,8 +53,8 @@ class world_of_ranks {
     requires std::is_arithmetic_v<Value>
   Value combine(Reduction, Value const& local) const;
 
-  /// Leaves the world, on a rank that ends early: collectives of the other ranks, and later ones of this rank, throw world_error (E25) with
-  /// this message.
+  /// Aborts communication, on a rank that ends early: collectives of the other ranks, and later ones of this rank, throw world_error (E25)
+  /// with this message.
   void abort(std::string const& why) const noexcept {
     if (state_ != nullptr) state_->backend->abort(why);
   }
@@ -97,11 +97,11 @@ class world_of_ranks {
   /// Records a collective and returns the backend that runs it; null for a single process. `what` must be a string literal.
   detail::transport* begin(char const* what, std::int64_t elements) const;
   /// Records that the collective with this number has completed.
-  void completed(std::int64_t collective) const {
-    if (state_ != nullptr) state_->last.completed(collective);
+  void mark_completed(std::int64_t collective) const {
+    if (state_ != nullptr) state_->last.mark_completed(collective);
   }
   /// Records that the last collective has completed.
-  void completed() const { completed(collectives()); }
+  void mark_completed() const { mark_completed(collectives()); }
   /// Sets the number of completed updates that is recorded with each following collective.
   void set_current_update(std::int64_t updates) const {
     if (state_ != nullptr) state_->last.set_current_update(updates);

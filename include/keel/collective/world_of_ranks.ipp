@@ -48,13 +48,13 @@ namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::vector<double> world_of_ranks::gather(double local) const {
   auto const all = detail::gathered(*begin("combine", 1), local, at::kDouble);
-  completed();
+  mark_completed();
   return all;
 }
 
 KEEL_BODY std::vector<std::int64_t> world_of_ranks::gather(std::int64_t local) const {
   auto const all = detail::gathered(*begin("combine", 1), local, at::kLong);
-  completed();
+  mark_completed();
   return all;
 }
 

@@ -48,7 +48,7 @@
 
 namespace keel {
 
-template void require_unbroken<detail::rules_about<recipe<>>>(config const&);
-template void require_unbroken<detail::with_types_of<recipe<>>::rules<void>>(config const&);
+template void require_valid<detail::rules_about<recipe<>>>(config const&);
+template void require_valid<detail::with_types_of<recipe<>>::rules<void>>(config const&);
 
 }  // namespace keel

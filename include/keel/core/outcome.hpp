@@ -54,7 +54,7 @@ namespace result {
 /// A micro-batch was accumulated; the update needs more of them.
 struct accumulated {
   std::int64_t micro_batches;  ///< accumulated so far
-  std::int64_t of;             ///< needed for the update
+  std::int64_t needed;         ///< needed for the update
 };
 /// The update is still running on a device. The next call, or settle(), returns its outcome.
 struct pending {};

@@ -26,7 +26,7 @@ inline constexpr guide_entry all_of_guide[] = {
     {not_finite, "the gradient norm rises for some updates, and then the loss is NaN: a spike one update before",
      "metrics.jsonl has the norm before clipping and its z-score; examples/run triage names the family", trouble::blow_up},
     {not_finite, "NaN with a flat gradient norm before it",
-     "keel::incident::keep<3> saves the batch; run.replay(path, loss_of) reproduces the update; run.narrow(path, loss_of) "
+     "keel::incident::keep<3> saves the batch; run.replay(path, loss_of) reproduces the update; run.narrow_down(path, loss_of) "
      "searches for a change that makes the failure go away",
      trouble::bad_sample, trouble::layer_numerics},
     {not_finite, "grad_norm: NaN while the loss is finite",
@@ -200,8 +200,8 @@ inline constexpr guide_entry all_of_guide[] = {
     {not_the_same, "a failure that is gone at a smaller scale, on one device, or with one thread",
      "a race, the order of additions, or a distributed effect",
      "remove one thing at a time until the failure is gone; keep the smallest program that still shows it",
-     "run.narrow(path, loss_of) does this with an incident: fp32, one thread, one micro-batch, without recompute, synthetic "
-     "inputs"},
+     "run.narrow_down(path, loss_of) does this with an incident: fp32, one thread, one micro-batch, without recompute, "
+     "synthetic inputs"},
     {not_the_same, "which of the two is at fault: the same data with a small model, or the same model with synthetic data",
      "a failure that goes away with the data is in the data; one that stays is in the model",
      "swap one at a time; bisect the batch until one row is left",
@@ -217,7 +217,7 @@ inline constexpr guide_entry all_of_guide[] = {
      "pass a real optimizer to the trainer", "the optimizer is a constructor argument"},
     {other_messages, "'weight' must be 2-D", "a sharded parameter is flat where the layer expects its full shape",
      "gather it first",
-     "a parameter that is read outside of its unit is E12, with its name; gather_parameters() makes all whole"},
+     "reading a parameter outside of its unit throws E12, which names it; gather_parameters() gathers all parameters"},
     {other_messages, "generation_batch_size not divisible by num_generations", "groups of answers are split across batches",
      "a batch size that is a multiple of the group size", "rule B12; a batch type declares granularity()"},
     {other_messages, "Asking to pad but the tokenizer does not have a padding token", "no padding token is set",

@@ -103,7 +103,7 @@ class preflight_program_of final : public preflight_program {
  public:
   preflight_program_of(Subject const& subject, std::vector<Batch> batches, LossOf& loss_of)
       : subject_(subject),
-        recipe_(subject.observer.judged(subject.step.recipe_value())),
+        recipe_(subject.observer.with_run_facts(subject.step.recipe_value())),
         batches_(std::move(batches)),
         loss_of_(loss_of),
         buffers_(subject.loop.models().model()),
@@ -178,12 +178,12 @@ class preflight_program_of final : public preflight_program {
 
   lr_range_result range(lr_range_options const& options) override {
     // Not collective: a preflight's length depends on time, which differs between ranks.
-    return dry_run<step_type>(subject_, dry_run_of::this_rank).lr_range_test(batches_, loss_of_, options);
+    return dry_run<step_type>(subject_, dry_run_ranks::this_rank).lr_range_test(batches_, loss_of_, options);
   }
 
   std::vector<tried_evaluation> evaluations() override {
     std::vector<tried_evaluation> all;
-    subject_.loop.evaluations().rehearse_each(
+    subject_.loop.evaluations().for_each_evaluation(
         [&](std::string const& name, std::function<void(std::int64_t)> const& run) { all.push_back({name, run}); });
     return all;
   }

@@ -61,7 +61,7 @@ class moving_average {
   moving_average(moving_average const&) = delete;
   moving_average& operator=(moving_average const&) = delete;
 
-  /// Before the first update, sets the average to the present parameters, for example after loading a checkpoint without an average.
+  /// Before the first update, sets the average to the current parameters, for example after loading a checkpoint without an average.
   void begin();
 
   /// Updates the average if the step was applied. Throws error (M04) while the average is in the model.
@@ -74,22 +74,22 @@ class moving_average {
 
   /// Puts the average into the parameters until the returned object is destroyed. Throws error (M04) if it already is.
   [[nodiscard]] averaged_scope swap_in() {
-    require_parameters_in_place();
+    require_average_swapped_out();
     return averaged_scope(*this, nullptr);
   }
   /// As above. `model` owns the averaged parameters and must outlive the returned object.
   [[nodiscard]] averaged_scope swap_in(torch::nn::Module& model) {
-    require_parameters_in_place();
+    require_average_swapped_out();
     return averaged_scope(*this, &model);
   }
   /// Returns true while the average is in the parameters.
   bool is_swapped_in() const { return !held_.empty(); }
   /// Throws error (M04) while the average is in the model.
-  void require_parameters_in_place() const {
+  void require_average_swapped_out() const {
     if (is_swapped_in()) throw broken_rule<error, rule::M04>();
   }
 
-  /// Adds the parameters of the list from `first` on. Their averages start at their present values.
+  /// Adds the parameters of the list from `first` on. Their averages start at their current values.
   void add(parameter_list const& all, std::size_t first);
   /// Removes the last `count` parameters.
   void remove_last(std::size_t count);

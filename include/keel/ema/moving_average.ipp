@@ -47,7 +47,7 @@ KEEL_BODY void moving_average::remove_last(std::size_t count) {
 
 KEEL_BODY void moving_average::update(step_outcome const& result) {
   if (!result.is<result::updated>()) return;
-  require_parameters_in_place();
+  require_average_swapped_out();
   at::NoGradGuard no_grad;
   ++taken_;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

@@ -40,7 +40,7 @@ class budget {
   std::int64_t allocated() const { return counts().allocated; }
   /// Peak of allocated() since the last reset_peak(), in bytes.
   std::int64_t peak() const { return counts().peaks[0]; }
-  /// Resets peak() to the present value of allocated().
+  /// Resets peak() to the current value of allocated().
   void reset_peak() { counts().peaks[0] = counts().allocated.load(); }
   /// Number of refused allocations so far.
   std::int64_t refused() const { return counts().refused; }

@@ -2,7 +2,7 @@
 // advances only when an update was applied.
 //
 // Ownership of the rates: without a schedule policy the program owns them and keel only reads them. set_lr(), torch::optim::StepLR and
-// hooks take effect, and checkpoints store the present rates. Under a schedule policy the schedule owns them, and a rate that something
+// hooks take effect, and checkpoints store the current rates. Under a schedule policy the schedule owns them, and a rate that something
 // else wrote is an error (E18), because one of the two would be lost. No update is applied with a negative, infinite or NaN rate.
 #pragma once
 
@@ -57,7 +57,7 @@ class lr_schedule {
   template <policy_for<slot::schedule> Policy>
   lr_schedule(torch::optim::Optimizer& optimizer, Policy const& /*policy*/, std::int64_t run_length = 0)
       : lr_schedule(optimizer, detail::closed_settings<Policy>(), run_length, factor_of<Policy>()) {}
-  /// Takes the groups' present rates as the highest. Does not change the optimizer, which must outlive this object, before apply().
+  /// Takes the groups' current rates as the highest. Does not change the optimizer, which must outlive this object, before apply().
   /// `factor` replaces the settings' own shape if it is set.
   lr_schedule(torch::optim::Optimizer& optimizer, schedule::settings const& settings, std::int64_t run_length,
               std::function<double(std::int64_t, std::int64_t)> factor = {});
@@ -116,7 +116,7 @@ class lr_schedule {
   /// Advances by one if the update was applied; a plateau records its loss.
   void advance(step_outcome const& result);
 
-  /// Reports an evaluation of the present parameters to a plateau that judges evaluations, which ignores it during the warm-up. NaN and
+  /// Reports an evaluation of the current parameters to a plateau that judges evaluations, which ignores it during the warm-up. NaN and
   /// infinity never count as better.
   void evaluated(double value, bool larger_is_better) {
     bool const warm = position_ >= schedule::warmup_updates(settings_, total_);

@@ -37,7 +37,7 @@ KEEL_BODY int packed_agreement::first_mismatch(std::int64_t number) const {
 KEEL_BODY void packed_agreement::begin(bool by_exception) {
   local(threw) = by_exception ? 1.0 : 0.0;
   failed_ = nullptr;
-  under_way_ = begin_agreement(world_, local_, all_);
+  under_way_ = begin_small_all_gather(world_, local_, all_);
 }
 
 KEEL_BODY bool packed_agreement::complete() noexcept {

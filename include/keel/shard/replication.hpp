@@ -173,7 +173,7 @@ class replication final : public rank_requests {
   /// Call before each batch of an evaluation.
   void begin_evaluation_batch();
   /// Call after an evaluation: ranks with fewer batches take part in the gathers of the others. Collective.
-  void follow_evaluations();
+  void end_evaluation();
   /// Call if an evaluation threw: the other ranks may be in the gathers of this batch.
   void cancel_evaluation() noexcept;
   /// Makes all parameters whole for good, before the step is destroyed. Collective.

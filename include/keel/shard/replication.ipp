@@ -668,7 +668,7 @@ KEEL_BODY void replication::begin_evaluation_batch() {
   pass_ = &evaluation_;
 }
 
-KEEL_BODY void replication::follow_evaluations() {
+KEEL_BODY void replication::end_evaluation() {
   if (!parameter_shards_ || !is_shared()) return;
   follow_expected();
   evaluation_.end();

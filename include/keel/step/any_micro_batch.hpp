@@ -39,9 +39,9 @@ class any_micro_batch {
   /// Number of rows that a split keeps together: each piece has a multiple of this many rows. 0: the batch cannot be split.
   virtual std::int64_t granularity() const = 0;
   virtual weighted_loss loss_of() = 0;
-  /// Returns rows [begin, end), truncated to `length` tokens (0: not truncated); null if that is the whole batch. The result refers to this
-  /// object, which must outlive it.
-  virtual std::unique_ptr<any_micro_batch> part(std::int64_t begin, std::int64_t end, std::int64_t length) = 0;
+  /// Returns rows [begin, end), each truncated to `length` tokens (0: not truncated); null if nothing is cut, so that the caller uses the
+  /// batch itself. The result refers to this object, which must outlive it.
+  virtual std::unique_ptr<any_micro_batch> slice(std::int64_t begin, std::int64_t end, std::int64_t length) = 0;
   virtual batch_contents contents() const = 0;
   /// The dtype of its first floating-point tensor whose dtype is not `dtype`; nullopt if there is none.
   virtual std::optional<at::ScalarType> floating_dtype_other_than(at::ScalarType dtype) const = 0;
@@ -71,25 +71,26 @@ class any_micro_batch {
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// `Batch` and `LossOf` are values, or references that must outlive this object. `IsKept` enables copy() and write().
-template <class Batch, class LossOf, bool IsKept = true>
+/// `Batch` and `LossOf` are values, or references that must outlive this object. `IsCopyable`: if false, copy() returns null and write()
+/// returns false.
+template <class Batch, class LossOf, bool IsCopyable = true>
 class typed_micro_batch final : public any_micro_batch {
   using batch_type = std::remove_cvref_t<Batch>;
 
  public:
-  template <class Taken, class Given>
-  typed_micro_batch(Taken&& batch, Given& loss_of, std::int64_t granularity)
-      : batch_(std::forward<Taken>(batch)), loss_of_(loss_of), granularity_(granularity) {}
+  template <class BatchArg, class LossArg>
+  typed_micro_batch(BatchArg&& batch, LossArg& loss_of, std::int64_t granularity)
+      : batch_(std::forward<BatchArg>(batch)), loss_of_(loss_of), granularity_(granularity) {}
 
   std::int64_t rows() const override { return batch_traits<batch_type>::rows(batch_); }
   std::int64_t tokens() const override { return batch_traits<batch_type>::tokens(batch_); }
   std::int64_t granularity() const override { return sliceable_batch<batch_type> ? granularity_ : 0; }
   weighted_loss loss_of() override { return as_weighted_loss(loss_of_(batch_), rows()); }
-  std::unique_ptr<any_micro_batch> part(std::int64_t begin, std::int64_t end, std::int64_t length) override {
+  std::unique_ptr<any_micro_batch> slice(std::int64_t begin, std::int64_t end, std::int64_t length) override {
     if constexpr (shortenable_batch<batch_type>) {
       if (length > 0) {
         auto shorter = make_typed(shortened(batch_, length));
-        auto rest = shorter->part(begin, end, 0);
+        auto rest = shorter->slice(begin, end, 0);
         return rest ? std::move(rest) : std::move(shorter);
       }
     }
@@ -104,7 +105,7 @@ class typed_micro_batch final : public any_micro_batch {
   }
   bool write([[maybe_unused]] nlohmann::json& values, [[maybe_unused]] tensor_map& tensors,
              [[maybe_unused]] std::string const& prefix) override {
-    if constexpr (IsKept && writable_batch<batch_type>) {
+    if constexpr (IsCopyable && writable_batch<batch_type>) {
       // This copy is cheap: it copies tensor handles, and shares their data.
       batch_type copy = batch_;
       state_writer archive(values, tensors, prefix);
@@ -117,7 +118,7 @@ class typed_micro_batch final : public any_micro_batch {
   std::unique_ptr<any_micro_batch> copy() const override {
     // A function decays to a pointer.
     using function = std::decay_t<LossOf>;
-    if constexpr (IsKept && std::copy_constructible<batch_type> && std::copy_constructible<function>) {
+    if constexpr (IsCopyable && std::copy_constructible<batch_type> && std::copy_constructible<function>) {
       auto made = std::make_unique<typed_micro_batch<batch_type, function>>(batch_, loss_of_, granularity_);
       made->mark();
       return made;

@@ -39,7 +39,7 @@ class closure_backup {
 std::optional<std::string> first_nonfinite_parameter(parameter_list const& parameters);
 
 /// Thrown inside the closure to leave the optimizer's step.
-struct closure_ends {};
+struct closure_abort {};
 
 }  // namespace keel::detail::inline KEEL_MODE
 

@@ -18,18 +18,19 @@ class closure_update final : public update_strategy {
   /// `run_all` runs the micro-batches. Both arguments must outlive this object.
   closure_update(update_parts& parts, c10::function_ref<void()> run_all) : parts_(parts), run_all_(run_all) {}
 
-  /// Runs the optimizer's step. If a loss, gradient or parameter is non-finite, or on an exception, restores parameters and optimizer
-  /// state.
+  /// Runs the optimizer's step. Restores parameters and optimizer state if the update is skipped for any reason, such as a spike or zero
+  /// weight, or if an exception is thrown.
   update_decision decide() override;
   void apply(update_decision& decision) override;
 
  private:
-  /// The closure: returns the loss and leaves unscaled gradients in the parameters. Throws closure_ends if the update is to be skipped.
+  /// The closure: returns the loss and leaves unscaled gradients in the parameters. Throws closure_abort if the update is to be skipped.
   at::Tensor evaluate();
-  void take_facts(update_sums const& sums);
+  void record_facts(update_sums const& sums);
   /// Checks the gradients of the first evaluation, as for other optimizers.
   void judge(gradients<stage::checked>& checked, double loss);
-  [[noreturn]] void end(reason why, std::string where, double loss, double norm);
+  /// Records the reason to skip the update and throws closure_abort.
+  [[noreturn]] void throw_skip(reason why, std::string where, double loss, double norm);
 
   update_parts& parts_;
   c10::function_ref<void()> run_all_;

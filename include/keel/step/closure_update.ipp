@@ -30,7 +30,7 @@ KEEL_BODY update_decision closure_update::decide() {
       decision_.skip_reason = reason::nonfinite_gradient;
       decision_.where = *name;
     }
-  } catch (closure_ends const&) {
+  } catch (closure_abort const&) {
     // decision_.skip_reason has the reason.
   } catch (...) {
     // Rethrown, after restoring everything.
@@ -46,7 +46,7 @@ KEEL_BODY update_decision closure_update::decide() {
   return std::move(decision_);
 }
 
-KEEL_BODY void closure_update::apply(update_decision& /*found*/) {
+KEEL_BODY void closure_update::apply(update_decision& /*decision*/) {
   parts_.pass.begin_update();
   parts_.pass.layers().after_update(parts_.updates + 1);
 }
@@ -61,46 +61,46 @@ KEEL_BODY at::Tensor closure_update::evaluate() {
   bool const is_first = evaluations_ == 1;
   update_sums const& sums = parts_.pass.sums();
   if (parts_.pass.has_zero_weight()) {
-    if (is_first) take_facts(sums);
+    if (is_first) record_facts(sums);
     constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-    end(reason::zero_weight, "", nan, nan);
+    throw_skip(reason::zero_weight, "", nan, nan);
   }
   double const loss = parts_.losses_stay_on_device ? read(sums.loss.mean_on_device()) : sums.loss.mean();
-  if (is_first) take_facts(sums);
+  if (is_first) record_facts(sums);
   decision_.facts.origin = origin_of(sums);
-  if (!std::isfinite(loss)) end(reason::nonfinite_loss, sums.parts.first_nonfinite(read), loss, loss);
+  if (!std::isfinite(loss)) throw_skip(reason::nonfinite_loss, sums.named_losses.first_nonfinite(read), loss, loss);
   auto result = parts_.pass.complete().unscale().check();
   if (auto const* nonfinite = std::get_if<nonfinite_gradient>(&result))
-    end(reason::nonfinite_gradient, parts_.parameters.names[nonfinite->parameter], loss, nonfinite->norm);
+    throw_skip(reason::nonfinite_gradient, parts_.parameters.names[nonfinite->parameter], loss, nonfinite->norm);
   auto& checked = std::get<gradients<stage::checked>>(result);
   if (is_first) judge(checked, loss);
-  checked.write();
+  checked.apply_factor();
   return at::scalar_tensor(loss, at::kDouble);
 }
 
-KEEL_BODY void closure_update::take_facts(update_sums const& sums) {
-  parts_.require_declared();
+KEEL_BODY void closure_update::record_facts(update_sums const& sums) {
+  parts_.require_declared_rows();
   decision_.facts.tokens = sums.tokens;
   decision_.facts.rows = sums.rows;
-  decision_.facts.parts = sums.parts;
+  decision_.facts.named_losses = sums.named_losses;
 }
 
 KEEL_BODY void closure_update::judge(gradients<stage::checked>& checked, double loss) {
   decision_.loss = loss;
   decision_.norm = checked.norm();
-  if (!std::isfinite(decision_.norm)) end(reason::nonfinite_gradient, "", loss, decision_.norm);
-  if (parts_.find_nonfinite_buffer(decision_)) end(reason::nonfinite_buffer, decision_.where, loss, decision_.norm);
-  if (auto const why = parts_.guards.spike().judge(loss, decision_.norm)) end(*why, "", loss, decision_.norm);
+  if (!std::isfinite(decision_.norm)) throw_skip(reason::nonfinite_gradient, "", loss, decision_.norm);
+  if (parts_.find_nonfinite_buffer(decision_)) throw_skip(reason::nonfinite_buffer, decision_.where, loss, decision_.norm);
+  if (auto const why = parts_.guards.spike().judge(loss, decision_.norm)) throw_skip(*why, "", loss, decision_.norm);
   if (parts_.observer->reads_gradients()) parts_.show_gradients(decision_.norm, checked.unscaled());
   auto& layers = parts_.pass.layers();
   if (layers.is_on()) layers.gradients(checked.norms(), checked.factor());
 }
 
-KEEL_BODY void closure_update::end(reason why, std::string where, double loss, double norm) {
+KEEL_BODY void closure_update::throw_skip(reason why, std::string where, double loss, double norm) {
   decision_.skip_reason = why;
   decision_.where = std::move(where);
   if (evaluations_ == 1) decision_.loss = loss, decision_.norm = norm;
-  throw closure_ends();
+  throw closure_abort();
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

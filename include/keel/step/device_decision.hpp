@@ -34,7 +34,7 @@ struct update_limits {
 };
 
 /// The largest gradient norm whose square does not overflow: an infinite second moment in Adam would stop its parameter from ever being
-/// updated. Infinity for optimizers of LibTorch or keel that do not square gradients, and for float64 parameters.
+/// updated. Infinity for optimizers other than Adam, AdamW, RMSprop and Adagrad, and if all parameters are float64.
 double max_squarable_norm(torch::optim::Optimizer& optimizer, parameter_list const& parameters);
 std::string describe_unsquarable_norm(double norm);
 
@@ -71,7 +71,7 @@ reason skip_reason_of(double loss, double norm, update_limits const& limits, rea
 
 /// A decision on the device, with its deferred result for the host.
 struct device_decision {
-  device_result verdict;
+  device_result result;
   at::Tensor factor;        ///< factor on the gradients, for unscaling and clipping; double scalar
   at::Tensor should_apply;  ///< bool scalar
   at::Tensor overflowed;    ///< bool scalar: finite loss, non-finite gradient

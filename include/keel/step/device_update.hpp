@@ -17,16 +17,17 @@ class device_update final : public update_strategy {
 
   update_decision decide() override;
   /// Checks and clips on the device, and pre-allocates what the update needs; modifies no parameter. `loss`: mean of the update, a double
-  /// scalar on the device. `of_ranks`: the loss of each rank, if there are several.
+  /// scalar on the device. `weighted_losses`: each rank's mean loss times its weight, to find non-finite ones; undefined for one rank.
   void decide(update_decision& decision, gradients<stage::scaled> whole, at::Tensor const& loss,
-              at::Tensor const& of_ranks = {});
+              at::Tensor const& weighted_losses = {});
   /// Launches the update.
   void apply(update_decision& decision) override;
   /// Waits for the result. Throws world_error (E25) if the update does not complete within the world's timeout.
   update_decision conclude(pending_update update);
 
  private:
-  void require_end(device_result const& verdict) const;
+  /// Throws world_error (E25) if the update does not complete within the world's timeout.
+  void require_completed(device_result const& result) const;
   /// Names the first rank with a non-finite loss, unless it is this rank and a named loss is already reported.
   void name_rank(update_decision& decision, std::span<double const> losses) const;
 

@@ -33,7 +33,7 @@ KEEL_BODY update_decision device_update::decide() {
 }
 
 KEEL_BODY void device_update::decide(update_decision& decision, gradients<stage::scaled> whole, at::Tensor const& loss,
-                                     at::Tensor const& of_ranks) {
+                                     at::Tensor const& weighted_losses) {
   auto unscaled = std::move(whole).unscale();
   {
     auto const shards = parts_.ranks.sharded_gradients();
@@ -41,12 +41,12 @@ KEEL_BODY void device_update::decide(update_decision& decision, gradients<stage:
   }
   parts_.ranks.prepare_update();
   decision.limits = {parts_.guards.spike().loss_limit(), parts_.guards.spike().gradient_norm_limit(),
-                     parts_.clip->norm_limit(parts_.present().clip)};
+                     parts_.clip->norm_limit(parts_.current().clip)};
   if (double const most = max_squarable_norm(parts_.optimizer, parts_.parameters); decision.limits.clip > most)
     decision.limits.squarable = most;
   std::vector<at::Tensor> extra;
-  if (of_ranks.defined()) extra.push_back(of_ranks);
-  if (decision.facts.parts.names() != 0) extra.push_back(decision.facts.parts.means_on_device());
+  if (weighted_losses.defined()) extra.push_back(weighted_losses);
+  if (decision.facts.named_losses.names_checksum() != 0) extra.push_back(decision.facts.named_losses.means_on_device());
   device_decision const& decided = decision.decided.emplace(decide_on_device(
       std::move(unscaled), loss, decision.limits, parts_.pass.buffers().any_nonfinite_on_device(loss.device()), extra));
   // Synchronizes: the host waits for the decision.
@@ -77,16 +77,16 @@ KEEL_BODY void device_update::apply(update_decision& decision) {
 
 KEEL_BODY update_decision device_update::conclude(pending_update update) {
   update_decision decision{std::move(update.facts)};
-  if (!update.verdict) {
+  if (!update.result) {
     decision.skip_reason = update.skip_reason;
     decision.where = std::move(update.where);
     decision.loss = decision.norm = std::numeric_limits<double>::quiet_NaN();
     return decision;
   }
-  require_end(*update.verdict);
-  auto const [loss, norm, applied, has_nonfinite_buffer, extra] = update.verdict->read();
+  require_completed(*update.result);
+  auto const [loss, norm, applied, has_nonfinite_buffer, extra] = update.result->read();
   std::size_t const ranks = parts_.ranks.is_shared() ? static_cast<std::size_t>(parts_.ranks.world().size()) : 0;
-  decision.facts.parts.set_means(std::span(extra).subspan(ranks));
+  decision.facts.named_losses.set_means(std::span(extra).subspan(ranks));
   decision.loss = loss;
   decision.norm = norm;
   decision.was_clipped = norm > update.limits.clip;
@@ -101,25 +101,25 @@ KEEL_BODY update_decision device_update::conclude(pending_update update) {
   if (why == reason::nonfinite_gradient && std::isfinite(norm) && norm > update.limits.squarable) {
     decision.facts.origin = describe_unsquarable_norm(norm);
   } else if (why == reason::nonfinite_loss) {
-    decision.where = decision.facts.parts.first_nonfinite([this](at::Tensor const& one) { return parts_.read(one); });
+    decision.where = decision.facts.named_losses.first_nonfinite([this](at::Tensor const& one) { return parts_.read(one); });
     name_rank(decision, std::span(extra).first(ranks));
   } else if (why == parts_.nonfinite_gradient_reason()) {
-    if (auto const parameter = update.verdict->first_nonfinite()) decision.where = parts_.parameters.names[*parameter];
+    if (auto const parameter = update.result->first_nonfinite()) decision.where = parts_.parameters.names[*parameter];
   }
   return decision;
 }
 
 /// The device may wait in an all-reduce for a rank that exited, so the world's timeout limits the wait.
-KEEL_BODY void device_update::require_end(device_result const& verdict) const {
+KEEL_BODY void device_update::require_completed(device_result const& result) const {
   auto const& world = parts_.ranks.world();
   // Ranks within one process have no timeout.
   bool const is_limited = world.size() > 1 && world.timeout() > std::chrono::milliseconds(0);
-  if (!is_limited || verdict.wait_for(world.timeout())) return;
+  if (!is_limited || result.wait_for(world.timeout())) return;
   std::string const message = "rank " + std::to_string(world.rank()) + " of " + std::to_string(world.size()) + ": update " +
                               std::to_string(parts_.updates + 1) + " has not completed on the device within " +
                               std::to_string(world.timeout().count() / 1000) +
-                              " s. It is waiting in an all-reduce for the other ranks: one of them is gone or hanging. Check "
-                              "the last output of the other ranks, then restart all ranks.";
+                              " s. It is probably waiting in an all-reduce for a rank that is gone or hanging. Check the last "
+                              "output of the other ranks, then restart all ranks.";
   world.abort(message);
   throw world_error("E25", message);
 }

@@ -11,7 +11,7 @@
 //
 // Unscaling and clipping by norm only multiply, so they accumulate one factor and leave the gradients in memory unchanged. An update engine
 // (keel::adamw, adam, sgd) applies the factor during its update. Before any other optimizer's step, and before a clip policy that inspects
-// elements, the factor is multiplied into the gradients. write() does so at any time.
+// elements, the factor is multiplied into the gradients. apply_factor() does so at any time.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -85,7 +85,8 @@ struct gradient_values {
   double norm = 0.0;
   bool clipped = false;
   std::vector<double> norms{};  ///< for each parameter, the L2 norm of its unscaled gradient
-  /// If `parameters` are shards: computes the measure of the whole gradients from that of the shards, which its argument returns.
+  /// If `parameters` are shards: combines the norms of all ranks' shards into those of the full gradients. The argument measures this
+  /// rank's shards. Collective.
   std::function<gradient_measure(c10::function_ref<gradient_measure()>)> combine{};
 
   std::vector<at::Tensor> defined_gradients() const;
@@ -94,7 +95,7 @@ struct gradient_values {
   void widen();
   /// Converts gradients to the dtype of their parameters, for optimizers that expect it.
   void narrow();
-  void write();
+  void apply_factor();
   /// Prepares the gradients for a clip policy that needs more than the joint L2 norm. Throws error (E11) for a sparse gradient if the
   /// policy inspects elements.
   void materialize_for_clip(clip::settings const& settings);
@@ -166,10 +167,10 @@ class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, 
   /// True if the clip policy changed the gradients or their pending factor.
   bool clipped() const { return values_.clipped; }
   /// Multiplies the pending factor into the gradients, rounded to their dtype.
-  void write() { values_.write(); }
+  void apply_factor() { values_.apply_factor(); }
   /// Multiplies the pending factor into the gradients and converts them to the dtypes that this optimizer expects; a no-op for an update
   /// engine. Called by step() if needed.
-  void write_for(torch::optim::Optimizer& optimizer);
+  void apply_factor_for(torch::optim::Optimizer& optimizer);
   /// Pre-allocates the optimizer state that the step needs, if the optimizer supports that. Called by step() if needed.
   void prepare(torch::optim::Optimizer& optimizer);
   /// Runs the optimizer's step. Throws what the optimizer throws.
@@ -201,7 +202,7 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
   /// The L2 norm of one parameter's gradient, before clipping; 0 without a gradient.
   double norm_of(std::size_t parameter) const { return values_.norms[parameter]; }
   /// Multiplies the pending factor into the gradients, rounded to their dtype.
-  void write() { values_.write(); }
+  void apply_factor() { values_.apply_factor(); }
 
   /// Clips with a stateful policy, which may update its state. Throws error (E11) for a sparse gradient if the policy inspects elements.
   template <class Policy>
@@ -271,14 +272,15 @@ class gradients<stage::unscaled> : public detail::gradients_base<stage::unscaled
 template <>
 class gradients<stage::scaled, accumulation::complete> : public detail::gradients_base<stage::scaled, accumulation::complete> {
  public:
-  /// The unit of the micro-batch weights: the weight of the first one.
+  /// The weight of the first micro-batch. All weights below are relative to it.
   double unit() const { return values_.first_weight; }
-  /// The sum of the micro-batches' weights, in this unit.
+  /// The sum of the micro-batches' weights.
   double weight() const { return values_.total_weight; }
-  /// Sets the total weight over all ranks, in this unit, after the all-reduce of the gradients.
+  /// Sets the total weight over all ranks, after the all-reduce of the gradients.
   void set_total_weight(double total) { values_.total_weight = total; }
-  /// Replaces the parameters with this rank's shards, which have the sums of the gradients over all ranks. `combine` computes the measure
-  /// of the whole gradients from that of the shards, which its argument returns; collective. All arguments must outlive the update.
+  /// Replaces the parameters with this rank's shards, whose gradients are summed over all ranks. `combine(measure_local)` returns the norms
+  /// of the full gradients, computed from every rank's shards; `measure_local` measures this rank's. Collective. Arguments must outlive
+  /// the update.
   void use_shards(std::span<at::Tensor const> shards,
                   std::function<gradient_measure(c10::function_ref<gradient_measure()>)> combine) {
     values_.parameters = shards;
@@ -321,8 +323,8 @@ class gradients<stage::scaled, accumulation::partial> : public detail::gradients
   /// Same as add(), for a loss that is a term of a sum and is not averaged.
   void add_term(at::Tensor const& loss);
   /// Call before the program's own backward passes, and end_manual_backward() after them.
-  void begin_term();
-  /// Ends the micro-batch that begin_term() began. `is_sum`: its loss is a term of a sum.
+  void begin_manual_backward();
+  /// Ends the micro-batch that begin_manual_backward() began. `is_sum`: its loss is a term of a sum.
   void end_manual_backward(bool is_sum);
   /// Ends the accumulation.
   gradients<stage::scaled, accumulation::complete> complete() && {

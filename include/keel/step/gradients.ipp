@@ -40,10 +40,10 @@ KEEL_BODY void gradient_values::narrow() {
 KEEL_BODY void gradient_values::materialize_for_clip(clip::settings const& settings) {
   if (!has_other_order(settings)) require_dense();
   widen();
-  write();
+  apply_factor();
 }
 
-KEEL_BODY void gradient_values::write() {
+KEEL_BODY void gradient_values::apply_factor() {
   if (factor == 1.0) return;
   at::NoGradGuard no_grad;
   auto defined = defined_gradients();
@@ -119,7 +119,7 @@ KEEL_BODY std::pair<double, double> gradients<stage::scaled, accumulation::parti
 }
 
 KEEL_BODY void gradients<stage::scaled, accumulation::partial>::add_term(at::Tensor const& loss) {
-  begin_term();
+  begin_manual_backward();
   at::Tensor scaled = values_.scale == 1.0 ? loss : loss * values_.scale;
   if (values_.device_scale.defined()) scaled = scaled * values_.device_scale;
   torch::autograd::backward({scaled}, {});
@@ -127,7 +127,7 @@ KEEL_BODY void gradients<stage::scaled, accumulation::partial>::add_term(at::Ten
   values_.total_weight = 1.0;
 }
 
-KEEL_BODY void gradients<stage::scaled, accumulation::partial>::begin_term() {
+KEEL_BODY void gradients<stage::scaled, accumulation::partial>::begin_manual_backward() {
   if (values_.total_weight > 0.0) values_.widen();
 }
 
@@ -156,9 +156,9 @@ KEEL_BODY void gradients<stage::clipped>::prepare(torch::optim::Optimizer& optim
   states_.make(optimizer);
 }
 
-KEEL_BODY void gradients<stage::clipped>::write_for(torch::optim::Optimizer& optimizer) {
+KEEL_BODY void gradients<stage::clipped>::apply_factor_for(torch::optim::Optimizer& optimizer) {
   if (dynamic_cast<update_engine*>(&optimizer) != nullptr) return;
-  values_.write();
+  values_.apply_factor();
   values_.narrow();
 }
 
@@ -167,7 +167,7 @@ KEEL_BODY gradients<stage::stepped> gradients<stage::clipped>::step(torch::optim
   if (engine_ != nullptr) {
     engine_->update_with(values_.factor);
   } else {
-    write_for(optimizer);
+    apply_factor_for(optimizer);
     states_.keep();
     optimizer.step();
   }

@@ -19,7 +19,7 @@ KEEL_BODY update_decision host_update::decide() {
     decision.loss = decision.norm = loss;
     if (std::isfinite(loss)) return true;
     decision.skip_reason = reason::nonfinite_loss;
-    decision.where = sums.parts.first_nonfinite(read);
+    decision.where = sums.named_losses.first_nonfinite(read);
     return false;
   };
   if (!parts_.losses_stay_on_device && !is_finite(sums.loss.mean())) return decision;
@@ -36,7 +36,7 @@ KEEL_BODY void host_update::apply(update_decision& decision) {
   decision.was_clipped = clipped.clipped();
   parts_.ranks.update([&] {
     // A policy that inspects elements saw only this rank's shards.
-    if (parts_.ranks.shards_gradients() && needs_materialized_gradients(parts_.present().clip))
+    if (parts_.ranks.shards_gradients() && needs_materialized_gradients(parts_.current().clip))
       decision.was_clipped = parts_.ranks.world().combine(reduce::max{}, decision.was_clipped);
     parts_.begin_update(decision.facts);
     parts_.clip->commit();

@@ -27,14 +27,14 @@
 namespace keel::detail::inline KEEL_MODE {
 
 /// The owner of the micro-batch: a step, a trainer or a part.
-class manual_backward_host {
+class manual_backward_owner {
  public:
   virtual void begin_manual_backward() = 0;
   virtual step_outcome end_manual_backward(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) = 0;
   virtual void abandon_manual_backward() = 0;
 
  protected:
-  ~manual_backward_host() = default;
+  ~manual_backward_owner() = default;
 };
 
 /// Rejects recipes with a loss scale (U49) or a ladder (U50) at compile time.
@@ -54,8 +54,8 @@ namespace keel::inline KEEL_MODE {
 /// The open micro-batch that step::open() returns. Not movable; the step must outlive it.
 class manual_backward {
  public:
-  /// Opens the micro-batch, then reads `relief`. `runner` and `relief` must outlive this object.
-  manual_backward(detail::manual_backward_host& runner, at::DeviceType device, precision::kind precision,
+  /// Opens the micro-batch. Reads `relief` only afterwards, because opening may change it. `runner` and `relief` must outlive this object.
+  manual_backward(detail::manual_backward_owner& runner, at::DeviceType device, precision::kind precision,
                   memory_settings const& relief, std::int64_t rows, std::int64_t tokens)
       : runner_(runner), rows_(rows), tokens_(tokens) {
     runner.begin_manual_backward();
@@ -87,7 +87,7 @@ class manual_backward {
     return runner_.end_manual_backward(loss, rows_, tokens_);
   }
 
-  detail::manual_backward_host& runner_;
+  detail::manual_backward_owner& runner_;
   std::int64_t rows_;
   std::int64_t tokens_;
   std::optional<detail::forward_scope> scope_;

@@ -36,7 +36,7 @@ class step_observer {
   /// True if non-finite updates are traced, provided that the recipe enables incidents.
   virtual bool traces_incidents() const { return true; }
   /// Returns `value` with the facts that the observer's run adds. The rules check the result.
-  virtual config judged(config const& value) const { return value; }
+  virtual config with_run_facts(config const& value) const { return value; }
 };
 
 /// Returns an observer that ignores all events.

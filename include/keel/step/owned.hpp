@@ -67,13 +67,13 @@ class owned {
  public:
   /// `model`: a module holder or a shared pointer to a module. `optimizer`: an optimizer or a pointer to one; it is moved in.
   template <detail::shared_model Model, detail::movable_optimizer Optimizer>
-  owned(Model model, Optimizer optimizer, options of_run = {}) {
-    hold(std::move(model), std::move(optimizer), std::move(of_run));
+  owned(Model model, Optimizer optimizer, options run_options = {}) {
+    hold(std::move(model), std::move(optimizer), std::move(run_options));
   }
   /// Same as above, for a recipe that leaves numbers open.
   template <detail::shared_model Model, detail::movable_optimizer Optimizer>
-  owned(Model model, Optimizer optimizer, numbers const& all, options of_run = {}) {
-    hold(std::move(model), std::move(optimizer), all, std::move(of_run));
+  owned(Model model, Optimizer optimizer, numbers const& all, options run_options = {}) {
+    hold(std::move(model), std::move(optimizer), all, std::move(run_options));
   }
 
   /// The step or trainer. Throws error (E12) if this object was moved from.

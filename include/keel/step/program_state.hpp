@@ -245,7 +245,8 @@ class program_state {
  public:
   virtual ~program_state() = default;
   virtual bool empty() const = 0;
-  virtual std::vector<field_copies> take() = 0;
+  /// Copies the state that a skipped update restores.
+  virtual std::vector<field_copies> capture() = 0;
   virtual void restore(std::vector<field_copies> const& copies) = 0;
   /// Copies all registered state, even state that skipped updates do not restore. For a trace, which must have no side effects.
   virtual std::vector<field_copies> capture_all() = 0;
@@ -264,7 +265,7 @@ class program_state {
 class program_state_guard {
  public:
   explicit program_state_guard(program_state* state) : state_(state != nullptr && !state->empty() ? state : nullptr) {
-    if (state_ != nullptr) saved_copies_ = state_->take();
+    if (state_ != nullptr) saved_copies_ = state_->capture();
   }
   program_state_guard(program_state_guard const&) = delete;
   program_state_guard& operator=(program_state_guard const&) = delete;

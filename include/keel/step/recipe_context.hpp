@@ -24,23 +24,24 @@ inline constexpr char batch_kind_tag = 0;
 struct recipe_rules {
   config recipe;  ///< as declared by its types
   /// Both throw recipe_error, which lists the rules that a configuration breaks. The first checks all rules, the second those about data.
-  void (*require_unbroken)(config const&);
-  void (*require_data_unbroken)(config const&);
+  void (*require_valid)(config const&);
+  void (*require_data_valid)(config const&);
   model::settings model;
   optimizer::settings optimizer;
 };
 
 template <class Recipe, class Model, class Optimizer>
 recipe_rules rules_of() {
-  return {config_of<Recipe>, &require_unbroken<typename with_types_of<Recipe>::template rules<void>>,
-          &require_unbroken<rules_about<Recipe>>, facts<slot::model, module_of<Model>>(), facts<slot::optimizer, Optimizer>()};
+  return {config_of<Recipe>, &require_valid<typename with_types_of<Recipe>::template rules<void>>,
+          &require_valid<rules_about<Recipe>>, facts<slot::model, module_of<Model>>(), facts<slot::optimizer, Optimizer>()};
 }
 
 class recipe_context {
  public:
-  /// `judged`: the recipe with all of its numbers. Throws recipe_error if it breaks a rule, alone or with the facts.
+  /// `checked`: the recipe with all of its numbers and the facts about its run. Throws recipe_error if it breaks a rule, alone or with the
+  /// facts.
   recipe_context(recipe_rules const& rules, torch::optim::Optimizer& optimizer, parameter_list const& parameters,
-                 config const& judged, std::int64_t updates, std::int64_t ranks, step_environment const& environment);
+                 config const& checked, std::int64_t updates, std::int64_t ranks, step_environment const& environment);
 
   run_facts const& run() const { return value_.run; }
   optimizer::settings const& optimizer() const { return value_.optimizer; }
@@ -52,14 +53,14 @@ class recipe_context {
   /// Adds facts about the source of the batches; checked with the next batch.
   void add_facts(data::settings const& data) {
     value_.data = value_.data | data;
-    judged_ = nullptr;
+    checked_kind_ = nullptr;
   }
 
   /// Checks the rules about data if the kind of batch changed. Throws recipe_error.
   template <class Batch, bool Weighted>
   void require_data_fits() {
-    if (judged_ != &batch_kind_tag<Batch, Weighted>) require_data_fits(batch_facts<Batch>(), Weighted);
-    judged_ = &batch_kind_tag<Batch, Weighted>;
+    if (checked_kind_ != &batch_kind_tag<Batch, Weighted>) require_data_fits(batch_facts<Batch>(), Weighted);
+    checked_kind_ = &batch_kind_tag<Batch, Weighted>;
   }
 
  private:
@@ -68,7 +69,7 @@ class recipe_context {
 
   recipe_rules rules_;
   config value_;
-  char const* judged_ = nullptr;  ///< the kind of batch that was checked last
+  char const* checked_kind_ = nullptr;  ///< the kind of batch that was checked last
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -31,14 +31,14 @@ KEEL_BODY run_facts facts_of_run(torch::optim::Optimizer& optimizer, parameter_l
 }
 
 KEEL_BODY recipe_context::recipe_context(recipe_rules const& rules, torch::optim::Optimizer& optimizer,
-                                         parameter_list const& parameters, config const& judged, std::int64_t updates,
+                                         parameter_list const& parameters, config const& checked, std::int64_t updates,
                                          std::int64_t ranks, step_environment const& environment)
-    : rules_(rules), value_(judged) {
+    : rules_(rules), value_(checked) {
   value_.model = value_.model | parameters.seen | rules.model;
   value_.optimizer = value_.optimizer | inspect_optimizer(optimizer) | rules.optimizer;
   value_.run =
-      facts_of_run(optimizer, parameters, updates, rules.recipe.precision.kind, ranks, judged.run.is_part, environment);
-  rules_.require_unbroken(value_);
+      facts_of_run(optimizer, parameters, updates, rules.recipe.precision.kind, ranks, checked.run.is_part, environment);
+  rules_.require_valid(value_);
 }
 
 KEEL_BODY void recipe_context::set_length(std::int64_t updates) {
@@ -53,10 +53,10 @@ KEEL_BODY void recipe_context::change(config const& present, run_facts const& ru
   value.run = run;
   value.model = value.model | value_.model;
   value.optimizer = value.optimizer | value_.optimizer;
-  rules_.require_unbroken(value);
+  rules_.require_valid(value);
   value.data = value_.data;
   value_ = value;
-  judged_ = nullptr;
+  checked_kind_ = nullptr;
 }
 
 KEEL_BODY void recipe_context::require_data_fits(data::settings const& batch, bool weighted) const {
@@ -64,7 +64,7 @@ KEEL_BODY void recipe_context::require_data_fits(data::settings const& batch, bo
   value.data = value.data | batch;
   if (value.data == rules_.recipe.data) return;
   value.data.token_weighted = weighted;
-  rules_.require_data_unbroken(value);
+  rules_.require_data_valid(value);
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -13,7 +13,7 @@ void apply_numbers(config& to, numbers const& all);
 
 /// Changes numbers during a run; only those that every update reads again can change. Throws recipe_error (E22), which names each number
 /// that cannot change, that the recipe does not leave open, or whose value is invalid.
-void change_numbers(config& present, config const& recipe, numbers const& some);
+void change_numbers(config& present, config const& recipe, numbers const& changes);
 
 /// True if the recipe leaves numbers to the program (keel::given).
 template <class Recipe>
@@ -34,7 +34,7 @@ class recipe_numbers {
   /// The recipe with the numbers that the program passed at construction.
   config const& value() const { return value_; }
   /// The recipe with its current numbers, after change().
-  config const& present() const { return present_; }
+  config const& current() const { return present_; }
   void change(config const& present) { present_ = present; }
   bool is_changed() const { return !(present_ == value_); }
 

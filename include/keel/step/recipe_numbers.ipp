@@ -28,8 +28,8 @@ KEEL_BODY void apply_numbers(config& to, numbers const& all) {
   if (!message.empty()) throw recipe_error("E22", message);
 }
 
-KEEL_BODY void change_numbers(config& present, config const& recipe, numbers const& some) {
-  numbers left = some;
+KEEL_BODY void change_numbers(config& present, config const& recipe, numbers const& changes) {
+  numbers left = changes;
   std::string message;
   auto const add = [&](std::string const& sentence) { message += (message.empty() ? "" : "\n") + sentence; };
   auto const change = [&](given_value numbers::* member, char const* name, auto const& in_recipe, auto& to) {

@@ -22,8 +22,8 @@ class replicated_update final : public update_strategy {
 
   /// Call before a micro-batch after which gradients are summed. The control message then overlaps its backward pass, if the host knows
   /// the loss before that pass or does not need it.
-  void agree_in_backward();
-  /// Under shard::zero<2>, call after every micro-batch but the last: sums its gradients.
+  void overlap_agreement_with_backward();
+  /// Under shard::zero<2> and zero<3>: sums the gradients of a micro-batch over the ranks. Call after every micro-batch but the last.
   void end_micro_batch();
   update_decision decide() override;
   void apply(update_decision& decision) override;
@@ -33,8 +33,9 @@ class replicated_update final : public update_strategy {
   struct agreement {
     update_summary all;
     std::optional<gradients<stage::scaled>> whole;  ///< set if this rank's loss is finite, or on the device
-    // Values on the device, with several ranks.
-    at::Tensor local, named;
+    // On the device, with several ranks.
+    at::Tensor local;   ///< this rank's loss, times its weight
+    at::Tensor named;   ///< sum and weight of each named loss
     at::Tensor losses;  ///< loss of each rank, times its weight
   };
 
@@ -53,7 +54,7 @@ class replicated_update final : public update_strategy {
   void begin_agreement(loss_accumulator const& tally, double weight);
   /// `complete`: all micro-batches are done.
   agreement agree(bool complete);
-  /// Sums the gradients, if the losses of all ranks are finite and count.
+  /// Sums the gradients over the ranks if all losses are finite and their total weight is positive.
   void sum_gradients(update_summary const& all);
   /// Sets the reason to skip, the same on all ranks.
   void skip(update_decision& decision, agreement const& of_ranks) const;
@@ -62,6 +63,8 @@ class replicated_update final : public update_strategy {
   void prepare_losses(agreement& of_ranks) const;
   /// The loss over all ranks as a double scalar on the device; also stores the named losses in `facts`. Collective.
   at::Tensor loss_on_device(update_facts& facts, agreement& of_ranks) const;
+  /// Runs rank-local work that precedes the all-gather of shards. An exception aborts the peers, but an out-of-memory error does not if the
+  /// recipe has a ladder, because it is retried.
   void notify_before_gather(c10::function_ref<void()> run);
   /// Same as replication::abort_peers_on_exception, but does not abort if memory ran out and the recipe has a ladder: the retry reports
   /// that to the peers.

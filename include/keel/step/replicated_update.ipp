@@ -23,9 +23,9 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-KEEL_BODY void replicated_update::agree_in_backward() {
+KEEL_BODY void replicated_update::overlap_agreement_with_backward() {
   // A split micro-batch has several backward passes, and a hook that runs after it may read gradients or call a collective.
-  // Under zero<3> ranks meet in the pass anyway, and not all of them may have such a hook.
+  // Under zero<3> the ranks already communicate during the pass, and a hook may exist on some ranks only.
   bool const reads_losses = parts_.observer->reads_losses() && !parts_.ranks.shards_parameters();
   bool const is_single_pass = parts_.ladder.relief().pieces == 1 && !reads_losses;
   bool const is_known = on_device() || !parts_.losses_stay_on_device;
@@ -39,9 +39,9 @@ KEEL_BODY update_decision replicated_update::decide() {
   update_summary const& all = of_ranks.all;
   bool const counts = all.loss_weight > 0.0;
   sum_gradients(all);
-  require_declared_update(parts_.present().accumulate, parts_.micro_batches, all.rows, parts_.is_first());
+  require_declared_update(parts_.current().accumulate, parts_.micro_batches, all.rows, parts_.is_first());
   update_decision decision{{parts_.scaler.factor(), 0.0, all.tokens, all.rows, on_device()}};
-  decision.facts.parts = sums().parts;
+  decision.facts.named_losses = sums().named_losses;
   decision.facts.origin = origin_of(sums());
   if (!counts || !all.is_finite()) {
     skip(decision, of_ranks);
@@ -49,7 +49,7 @@ KEEL_BODY update_decision replicated_update::decide() {
   }
   abort_peers_on_exception([&] { parts_.ranks.share_buffers(); });
   // NOLINTBEGIN(bugprone-unchecked-optional-access): the loss of this rank is finite too
-  // In a sum each micro-batch is one term; a rank of weight zero has none.
+  // A sum is not divided by a weight. Set it here, because it is still 0 on a rank whose micro-batches have weight zero.
   of_ranks.whole->set_total_weight(is_sum() ? 1.0 : all.weight);
   if (parts_.ranks.shards_gradients())
     of_ranks.whole->use_shards(parts_.ranks.gradient_shards(), [this](c10::function_ref<gradient_measure()> of_shards) {
@@ -64,13 +64,13 @@ KEEL_BODY update_decision replicated_update::decide() {
   }
   decision.loss = decision.norm = mean_of(all.loss, all);
   if (all.names != 0 && parts_.ranks.is_shared()) {
-    std::vector<double> named = sums().parts.sums([this](at::Tensor const& one) { return parts_.read(one); }, is_sum());
+    std::vector<double> named = sums().named_losses.sums([this](at::Tensor const& one) { return parts_.read(one); }, is_sum());
     parts_.ranks.sum(named);
-    decision.facts.parts.put(named, is_sum());
+    decision.facts.named_losses.set_sums(named, is_sum());
   }
   notify_before_gather([&] {
     parts_.judge(decision, std::move(*of_ranks.whole).unscale().check());
-    if (decision.clipped) decision.clipped->write_for(parts_.optimizer);
+    if (decision.clipped) decision.clipped->apply_factor_for(parts_.optimizer);
   });
   // NOLINTEND(bugprone-unchecked-optional-access)
   return decision;
@@ -102,7 +102,7 @@ KEEL_BODY update_summary replicated_update::make_update_summary(double loss, dou
           .tokens = sums().tokens,
           .updates = parts_.attempted(),
           .first_nonfinite_rank = on_device() || std::isfinite(loss) ? -1 : parts_.ranks.world().rank(),
-          .names = sums().parts.names(),
+          .names = sums().named_losses.names_checksum(),
           .on_device = on_device()};
 }
 
@@ -158,7 +158,7 @@ KEEL_BODY void replicated_update::skip(update_decision& decision, agreement cons
     return;
   }
   decision.skip_reason = reason::nonfinite_loss;
-  decision.where = sums().parts.first_nonfinite([this](at::Tensor const& one) { return parts_.read(one); });
+  decision.where = sums().named_losses.first_nonfinite([this](at::Tensor const& one) { return parts_.read(one); });
   if (!parts_.ranks.is_shared()) return;
   std::string const which = "rank " + std::to_string(std::max(all.first_nonfinite_rank, 0));
   if (decision.where.empty()) decision.where = which;
@@ -175,7 +175,8 @@ KEEL_BODY void replicated_update::prepare_losses(agreement& of_ranks) const {
   of_ranks.local =
       sums().loss.is_on_device() ? (sums().loss.mean_on_device() * (is_sum() ? 1.0 : sums().loss.weight)).reshape({1}) : zero();
   of_ranks.losses = at::empty({parts_.ranks.world().size()}, of_ranks.local.options());
-  if (sums().parts.names() != 0) of_ranks.named = sums().parts.sums_on_device(of_ranks.local.device(), is_sum());
+  if (sums().named_losses.names_checksum() != 0)
+    of_ranks.named = sums().named_losses.sums_on_device(of_ranks.local.device(), is_sum());
 }
 
 KEEL_BODY at::Tensor replicated_update::loss_on_device(update_facts& facts, agreement& of_ranks) const {
@@ -185,7 +186,7 @@ KEEL_BODY at::Tensor replicated_update::loss_on_device(update_facts& facts, agre
   if (auto const pending = begin_all_gather(world, of_ranks.local, of_ranks.losses)) pending->wait();
   if (of_ranks.all.names != 0) {
     all_reduce(world, of_ranks.named);
-    facts.parts.set_sums_on_device(of_ranks.named, is_sum());
+    facts.named_losses.set_sums_on_device(of_ranks.named, is_sum());
   }
   return mean_of(of_ranks.losses.sum(), of_ranks.all);
 }

@@ -19,8 +19,8 @@ constexpr bool has_state_outside_clip(slot_list<Slots...>) {
   return ((!std::is_same_v<Slots, slot::clip> && stateful<policy_of<Recipe, Slots>>) || ...);
 }
 
-/// Names of members that a user might expect keel to call. with_names<Policy> inherits from both the policy and this struct. Looking up
-/// a name is therefore ambiguous, and a requires-expression that uses it false, exactly when the policy declares it too.
+/// Names of members that a user might expect keel to call. with_names<Policy> inherits from both the policy and this struct. If the policy
+/// declares one of these names, looking it up is ambiguous, so a requires-expression that uses it is false.
 struct reserved_names {
   int decide, apply, update, is_due, should_stop, should_save, evaluate, factor, clip, action, judge, handle, on_nonfinite,
       should_skip, should_rollback;
@@ -29,7 +29,7 @@ struct reserved_names {
 template <class Policy>
 struct with_names : Policy, reserved_names {};
 
-/// True if the policy has a deciding member that keel never calls. Detects only the names listed above.
+/// True if the policy declares one of the names above where keel never calls it, or has data members.
 template <class Policy>
 constexpr bool has_uncalled_members() {
   if constexpr (std::is_same_v<Policy, typename Policy::in_slot::default_policy> || std::is_final_v<Policy>) {

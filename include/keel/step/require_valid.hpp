@@ -66,20 +66,21 @@ template <class Recipe, class Model, class Optimizer>
 constexpr void require_types_fit() {
   if constexpr (!std::same_as<Recipe, detail::rejected_recipe>) {
     [[maybe_unused]] detail::verdict_of<detail::recipe_with_types<Recipe, Model, Optimizer>, detail::with_types_of<Recipe>>
-        said;
+        check;
   }
 }
 
-/// Compile error if the batch's type, or a weighted or unweighted loss, breaks a rule that the recipe alone satisfies. keel::accept may
-/// name a rule that this call does not break, because another call may.
+/// Compile error if the batch's type, or a weighted or unweighted loss, breaks a rule that the recipe alone satisfies. An accepted
+/// rule that this call satisfies is not an error, because another call may break it.
 template <class Recipe, class Batch, bool Weighted>
 constexpr void require_batch_fits() {
-  [[maybe_unused]] detail::verdict_of<detail::recipe_with_batch<Recipe, Batch, Weighted>, detail::with_batches_of<Recipe>> said;
+  [[maybe_unused]] detail::verdict_of<detail::recipe_with_batch<Recipe, Batch, Weighted>, detail::with_batches_of<Recipe>>
+      check;
 }
 
 /// Throws recipe_error with the first broken rule's id and the sentences of all broken rules, one per line.
 template <class Rules>
-void require_unbroken(config const& value) {
+void require_valid(config const& value) {
   verdict const result = detail::verdict_on_whole<Rules>(value);
   if (result.ok()) return;
   std::string sentences;
@@ -96,8 +97,8 @@ void require_unbroken(config const& value) {
 
 #ifdef KEEL_COMPILED
 // For recipes without custom rules.
-extern template void require_unbroken<detail::rules_about<recipe<>>>(config const&);
-extern template void require_unbroken<detail::with_types_of<recipe<>>::rules<void>>(config const&);
+extern template void require_valid<detail::rules_about<recipe<>>>(config const&);
+extern template void require_valid<detail::with_types_of<recipe<>>::rules<void>>(config const&);
 #endif
 
 }  // namespace keel::inline KEEL_MODE

@@ -37,7 +37,7 @@ class step final : public detail::typed_step<Recipe, Environment, detail::step_e
   step(Model& model, Optimizer& optimizer, std::int64_t updates = 0, step_observer& observer = no_observer())
     requires(!has_open_numbers)
       : base(model, optimizer, detail::recipe_numbers(config_of<recipe>), updates, observer, {}) {
-    detail::require_world<Recipe, base::replicates>();
+    detail::require_world<Recipe, base::is_distributed>();
   }
   /// For a recipe that leaves numbers open (keel::given); `all` supplies them. Throws recipe_error: E22, which names missing and invalid
   /// numbers, or the rules that the numbers break.
@@ -46,7 +46,7 @@ class step final : public detail::typed_step<Recipe, Environment, detail::step_e
        step_observer& observer = no_observer())
     requires(has_open_numbers)
       : base(model, optimizer, detail::recipe_numbers(config_of<recipe>, all), updates, observer, {}) {
-    detail::require_world<Recipe, base::replicates>();
+    detail::require_world<Recipe, base::is_distributed>();
   }
   /// For a recipe that replicates. Collective on `world`: broadcasts parameters and buffers from rank 0. Throws world_error (E24), which
   /// names the first difference, if the ranks have different configurations.
@@ -83,7 +83,7 @@ class step final : public detail::typed_step<Recipe, Environment, detail::step_e
     detail::reject_call_of<rule::U48, Recipe, recipe>();
   }
   step(step const&) = delete;  // functions that rerun an update refer to this object
-  /// Rejected (U51) where a step is moved. For a step that is a data member, this is where its class is moved.
+  /// Rejected (U51): a step cannot be moved. If it is a data member, the error appears where the enclosing class is moved.
   step(step&& other) noexcept : base(other.model(), other.optimizer(), other.recipe_numbers(), 0, no_observer(), {}) {
     detail::reject_call<rule::U51, Recipe>();
   }

@@ -27,7 +27,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 /// The implementation of keel::step, independent of the recipe's type. Collective: all ranks make the same calls. The observer is called
 /// from within them.
-class step_engine : public manual_backward_host {
+class step_engine : public manual_backward_owner {
  public:
   /// Constructs the parts; see update_parts for lifetimes and exceptions.
   step_engine(torch::nn::Module& model, torch::optim::Optimizer& optimizer, recipe_numbers const& numbers,
@@ -61,7 +61,8 @@ class step_engine : public manual_backward_host {
   void restore_on_skip(program_state& state) { parts_.pass.restore_on_skip(state); }
   /// Also restores the buffers of `other`, a model that loss functions run. It must live until forget(other).
   void restore_on_skip(torch::nn::Module& other);
-  /// Stops restoring the buffers of `other`, which may be destroyed afterwards.
+  /// Removes `other` from traces and from the buffer broadcast; it may be destroyed afterwards. Skipped updates still restore its buffers,
+  /// to which handles are kept.
   void forget(torch::nn::Module& other);
 
   /// Micro-batches accumulated in the open update.
@@ -100,7 +101,7 @@ class step_engine : public manual_backward_host {
   /// True if the optimizer threw during its step: parameters may be partly updated, and only a checkpoint is consistent.
   bool is_half_updated() const { return parts_.half_updated; }
   /// Where memory ran out in the open update, or in the last one if it was discarded; nullopt if memory usage is not tracked.
-  std::optional<memory::shortage> shortage() { return open_ ? parts_.pass.memory().interrupted() : dropped_at_; }
+  std::optional<memory::shortage> shortage() { return open_ ? parts_.pass.memory().interrupted() : dropped_update_shortage_; }
   /// Moving average of the parameters; null if the recipe has no keel::ema.
   moving_average* average_or_null();
   /// True if an update is accumulating micro-batches.
@@ -110,17 +111,17 @@ class step_engine : public manual_backward_host {
   /// The recipe with the numbers that this step was constructed with.
   config const& recipe_value() const { return parts_.recipe(); }
   /// The recipe with its current numbers, after change().
-  config const& present_value() const { return parts_.present(); }
+  config const& current_config() const { return parts_.current(); }
   /// The recipe's numbers, to construct another step with them.
   detail::recipe_numbers const& recipe_numbers() const { return parts_.numbers; }
   step_environment const& environment() const { return parts_.environment; }
   /// The parameters that the optimizer trains, with their names.
   parameter_list const& parameters() const { return parts_.parameters; }
-  /// Makes all parameters whole while the result exists, for reading and writing them outside of their units. Needed under shard::zero<3>
-  /// only. Collective.
+  /// All-gathers the full parameters for the lifetime of the returned object, so that code outside the units can read and write them. Needed
+  /// under shard::zero<3> only. Collective.
   [[nodiscard]] gathered_parameters gather_parameters() { return gathered_parameters({&parts_.ranks}); }
-  /// Makes all parameters whole for good. Call before a step with shard::zero<3> is destroyed, if the model is used afterwards; the step
-  /// makes no updates any more. Collective.
+  /// Permanently restores the full parameters. Call before destroying a step with shard::zero<3> if the model is used afterwards; no further
+  /// updates are possible. Collective.
   void unshard_parameters() { parts_.ranks.unshard_parameters(); }
   /// The optimizer given at construction.
   torch::optim::Optimizer& optimizer() const { return parts_.optimizer; }
@@ -145,7 +146,7 @@ class step_engine : public manual_backward_host {
   /// Reads that state.
   void visit(state_reader& archive);
 
-  // Overrides of manual_backward_host: the program runs the backward passes of a micro-batch.
+  // Overrides of manual_backward_owner: the program runs the backward passes of a micro-batch.
   void begin_manual_backward() override;
   step_outcome end_manual_backward(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) override;
   void abandon_manual_backward() override;
@@ -168,13 +169,13 @@ class step_engine : public manual_backward_host {
             rows,  tokens == 0 ? rows : tokens};
   }
   /// Changes numbers that the recipe leaves open. Throws error (E12) during an open update, recipe_error (E22).
-  void change_numbers(numbers const& some);
+  void change_numbers(numbers const& changes);
 
  private:
   void require_no_manual_backward() const;
   void apply_numbers(config const& present);
-  /// Keeps the batch, so that the update can be traced if it is non-finite.
-  void keep(any_micro_batch& batch);
+  /// Retains the batch, so that the update can be traced if it is non-finite.
+  void retain_for_trace(any_micro_batch& batch);
   /// Begins an update, before its first micro-batch; a retry does not repeat it.
   void begin();
   /// Between updates: takes a rung if the allocator slows training down.
@@ -191,7 +192,7 @@ class step_engine : public manual_backward_host {
   oom::rung_kind take_rung(std::string const& message, bool may_give_up = true);
   void end_update();
   void run(any_micro_batch& batch, std::int64_t index);
-  /// Runs forward and backward of a micro-batch, which another rank may end under zero<3>.
+  /// Runs the forward and backward passes of a micro-batch. Under zero<3> a failure or non-finite loss on another rank ends them early.
   loss_accumulator run_passes(any_micro_batch& batch);
   void observe_end(loss_accumulator const& tally, std::int64_t index);
   update_strategy& strategy();
@@ -199,17 +200,17 @@ class step_engine : public manual_backward_host {
   /// Waits for the previous update, whose result may change the loss scale, the learning rate and the limits.
   void settle_previous();
   /// Applies the update, or skips it.
-  step_outcome finish(update_strategy& way, update_decision found);
+  step_outcome finish(update_strategy& strategy, update_decision decision);
   /// Same as finish(), for a device-decided update; returns the result of the previous one.
-  step_outcome finish_deferred(update_decision found);
+  step_outcome finish_deferred(update_decision decision);
   /// Completes an update whose decision is known.
-  step_outcome conclude(update_decision const& found);
-  step_outcome accept(update_decision const& found);
+  step_outcome conclude(update_decision const& decision);
+  step_outcome accept(update_decision const& decision);
   /// Skips the update. Throws, or requests a rollback, if the policy tolerates no further skip.
-  step_outcome skip(update_decision const& found);
+  step_outcome skip(update_decision const& decision);
   /// Describes where the non-finite value arose; empty if incidents are not traced.
-  std::string trace_incident(update_decision const& found, reason why);
-  step_outcome close(update_decision const& found, step_outcome result);
+  std::string trace_incident(update_decision const& decision, reason why);
+  step_outcome close(update_decision const& decision, step_outcome result);
   void show_layers(bool wait);
   bool can_decide_on_device() const;
   bool traces_incidents() const;
@@ -222,11 +223,11 @@ class step_engine : public manual_backward_host {
   replicated_update replicated_{parts_, host_, device_};
   update_replay replay_;
 
-  // State of the open update. It is empty between updates, so checkpoints are only taken there.
+  // State of the open update. It is empty between updates, so checkpoints are taken only then.
   bool open_ = false;
   bool closing_ = false;
   bool is_manual_backward_open_ = false;  ///< the program has an open micro-batch
-  std::optional<memory::shortage> dropped_at_;
+  std::optional<memory::shortage> dropped_update_shortage_;
   std::optional<step_outcome> previous_result_;  ///< result of the update before the open one
   std::size_t unfrozen_groups_ = 0;
 };

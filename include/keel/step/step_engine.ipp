@@ -66,11 +66,11 @@ KEEL_BODY step_outcome step_engine::drop_on_exception(c10::function_ref<step_out
 }
 
 KEEL_BODY step_outcome step_engine::accumulate(any_micro_batch& batch) {
-  parts_.require_parameters_in_place();
+  parts_.require_average_swapped_out();
   require_no_manual_backward();
   if (!open_) begin();
-  if (traces_incidents()) keep(batch);
-  std::int64_t const count = parts_.present().accumulate.count;
+  if (traces_incidents()) retain_for_trace(batch);
+  std::int64_t const count = parts_.current().accumulate.count;
   std::int64_t const index = parts_.micro_batches++;
   bool const complete = parts_.micro_batches == count;
   bool const has_closure = parts_.has_closure();
@@ -111,15 +111,15 @@ KEEL_BODY std::optional<step_outcome> step_engine::flush() {
 }
 
 KEEL_BODY void step_engine::begin_manual_backward() {
-  parts_.require_parameters_in_place();
+  parts_.require_average_swapped_out();
   require_no_manual_backward();
   if (parts_.has_closure())
     throw error("E12", "an optimizer with a closure evaluates the loss itself. Pass a loss function: step(batch, loss_of).");
   if (parts_.ranks.shards_parameters())
-    throw error(
-        "E12",
-        "step.open() cannot be used under keel::shard::zero<3>, where ranks end each other's passes. Pass a loss function: "
-        "step(batch, loss_of), or use keel::shard::zero<2>.");
+    throw error("E12",
+                "step.open() is not supported under keel::shard::zero<3>, because an error on one rank must end the passes of "
+                "all ranks. "
+                "Pass a loss function: step(batch, loss_of), or use keel::shard::zero<2>.");
   parts_.ranks.begin_call();
   drop_on_exception([&]() -> step_outcome {
     if (!open_) begin();
@@ -128,19 +128,19 @@ KEEL_BODY void step_engine::begin_manual_backward() {
     parts_.observer->observe(event::micro_batch_begin{parts_.begun(), parts_.micro_batches});
     parts_.pass.begin_manual_backward();
     is_manual_backward_open_ = true;
-    return result::accumulated{parts_.micro_batches, parts_.present().accumulate.count};
+    return result::accumulated{parts_.micro_batches, parts_.current().accumulate.count};
   });
 }
 
 KEEL_BODY step_outcome step_engine::end_manual_backward(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
   return drop_on_exception([&] {
     is_manual_backward_open_ = false;
-    require_declared_rows(parts_.present().accumulate, rows);
+    require_declared_rows(parts_.current().accumulate, rows);
     observe_end(parts_.pass.end_manual_backward(loss, rows, tokens), parts_.micro_batches);
     ++parts_.micro_batches;
-    if (parts_.ranks.shards_gradients() && parts_.micro_batches < parts_.present().accumulate.count)
+    if (parts_.ranks.shards_gradients() && parts_.micro_batches < parts_.current().accumulate.count)
       replicated_.end_micro_batch();
-    return advance(parts_.micro_batches == parts_.present().accumulate.count, [] {});
+    return advance(parts_.micro_batches == parts_.current().accumulate.count, [] {});
   });
 }
 
@@ -161,9 +161,9 @@ KEEL_BODY bool step_engine::traces_incidents() const {
          !parts_.ranks.shards_parameters();
 }
 
-KEEL_BODY void step_engine::keep(any_micro_batch& batch) {
+KEEL_BODY void step_engine::retain_for_trace(any_micro_batch& batch) {
   if (!parts_.trace.is_on()) return;
-  if (parts_.present().accumulate.count == 1 && !parts_.decides_on_device) {
+  if (parts_.current().accumulate.count == 1 && !parts_.decides_on_device) {
     parts_.trace.add(batch);
   } else if (auto copy = batch.copy()) {
     parts_.trace.add(std::move(copy));
@@ -189,13 +189,13 @@ KEEL_BODY void step_engine::begin() {
   });
   parts_.trace.begin(parts_.pending.has_value());
   open_ = true;
-  dropped_at_.reset();
+  dropped_update_shortage_.reset();
   parts_.pass.memory().begin(parts_.observer->watches_memory());
   parts_.observer->observe(event::update_begin{parts_.begun()});
 }
 
 KEEL_BODY bool step_engine::can_decide_on_device() const {
-  if (needs_materialized_gradients(parts_.present().clip)) return false;
+  if (needs_materialized_gradients(parts_.current().clip)) return false;
   // The hosts combine the gradient norms of the shards.
   if (parts_.ranks.shards_gradients()) return false;
   // By the time a deferred result is read, the next forward pass has changed the buffers.
@@ -213,8 +213,8 @@ KEEL_BODY void step_engine::open_update() {
   if (parts_.decides_on_device && !parts_.scale_on_device && is_dynamic)
     parts_.scale_on_device.emplace(parts_.recipe().loss_scale, parts_.scaler, parts_.parameters.tensors.front().device());
   bool const on_device = parts_.decides_on_device && parts_.scale_on_device;
-  if (parts_.ranks.shards_parameters()) parts_.pass.share_passes([this] { parts_.ranks.end_backward(); });
-  // The norm of a layer is a sum over the shards of all ranks, which are not all asked for it.
+  if (parts_.ranks.shards_parameters()) parts_.pass.set_after_backward_hook([this] { parts_.ranks.end_backward(); });
+  // A layer's norm would need a collective over all shards, but not every rank may measure layers.
   parts_.pass.layers().begin(parts_.ranks.shards_parameters() ? layer_detail::none : parts_.observer->watches_layers());
   // Sharded gradients are sent during the backward pass, so the hosts must agree on the losses first.
   parts_.losses_stay_on_device = parts_.decides_on_device || (!parts_.ranks.shards_gradients() &&
@@ -225,8 +225,8 @@ KEEL_BODY void step_engine::open_update() {
 
 KEEL_BODY void step_engine::run(any_micro_batch& batch, std::int64_t index) {
   parts_.observer->observe(event::micro_batch_begin{parts_.begun(), index});
-  bool const is_last = index + 1 == parts_.present().accumulate.count;
-  if (parts_.ranks.is_shared() && (is_last || parts_.ranks.shards_gradients())) replicated_.agree_in_backward();
+  bool const is_last = index + 1 == parts_.current().accumulate.count;
+  if (parts_.ranks.is_shared() && (is_last || parts_.ranks.shards_gradients())) replicated_.overlap_agreement_with_backward();
   observe_end(run_passes(batch), index);
   if (!is_last && parts_.ranks.shards_gradients()) replicated_.end_micro_batch();
 }
@@ -239,7 +239,7 @@ KEEL_BODY loss_accumulator step_engine::run_passes(any_micro_batch& batch) {
   try {
     tally = parts_.pass.run(batch, relief());
   } catch (...) {
-    // Rethrown by end_pass(), or replaced by what has ended the pass on another rank.
+    // Rethrown by end_pass(), or replaced by the exception that ended the pass on another rank.
     thrown = std::current_exception();
   }
   if (parts_.ranks.end_pass(std::exchange(thrown, nullptr))) parts_.pass.end_cancelled();
@@ -269,7 +269,7 @@ KEEL_BODY step_outcome step_engine::advance(bool complete, c10::function_ref<voi
     if (complete) decision.emplace(decide());
   };
   if (auto gave_up = attempt_update(complete, attempt)) return *gave_up;
-  if (!decision) return result::accumulated{parts_.micro_batches, parts_.present().accumulate.count};
+  if (!decision) return result::accumulated{parts_.micro_batches, parts_.current().accumulate.count};
   if (closure) return finish(*closure, std::move(*decision));
   step_outcome const result =
       parts_.decides_on_device ? finish_deferred(std::move(*decision)) : finish(strategy(), std::move(*decision));
@@ -284,11 +284,11 @@ KEEL_BODY update_strategy& step_engine::strategy() {
 }
 
 KEEL_BODY update_decision step_engine::decide() {
-  parts_.require_parameters_in_place();
+  parts_.require_average_swapped_out();
   parts_.pass.memory().enter(memory::phase::update);
   parts_.pass.phases().enter(run_phase::update);
   // With several ranks, replicated_update checks the total rows after the agreement.
-  if (!shard::is_distributed(parts_.recipe().shard)) parts_.require_declared();
+  if (!shard::is_distributed(parts_.recipe().shard)) parts_.require_declared_rows();
   if (parts_.decides_on_device) settle_previous();
   return strategy().decide();
 }
@@ -344,29 +344,29 @@ KEEL_BODY oom::rung_kind step_engine::take_rung(std::string const& message, bool
 
 // The end of an update.
 
-KEEL_BODY step_outcome step_engine::finish(update_strategy& way, update_decision found) {
-  if (found.skip_reason) {
+KEEL_BODY step_outcome step_engine::finish(update_strategy& strategy, update_decision decision) {
+  if (decision.skip_reason) {
     parts_.pass.skip();
-    return skip(found);
+    return skip(decision);
   }
-  way.apply(found);
-  step_outcome const result = accept(found);
+  strategy.apply(decision);
+  step_outcome const result = accept(decision);
   parts_.ranks.abort_peers_on_exception([&] { parts_.ranks.verify_replicas_periodically(); });
   return result;
 }
 
-KEEL_BODY step_outcome step_engine::finish_deferred(update_decision found) {
-  if (found.decided) {
-    strategy().apply(found);
+KEEL_BODY step_outcome step_engine::finish_deferred(update_decision decision) {
+  if (decision.decided) {
+    strategy().apply(decision);
   } else {
     parts_.pass.skip();
   }
-  found.facts.memory = parts_.pass.memory().end();
+  decision.facts.memory = parts_.pass.memory().end();
   parts_.pass.phases().stop();
-  found.facts.times = parts_.pass.phases().take();
-  pending_update& pending = parts_.pending.emplace(
-      pending_update{found.facts, found.limits, {}, found.skip_reason.value_or(reason::nonfinite_loss), found.where});
-  if (found.decided) pending.verdict.emplace(std::move(found.decided->verdict));
+  decision.facts.times = parts_.pass.phases().take();
+  pending_update& pending = parts_.pending.emplace(pending_update{
+      decision.facts, decision.limits, {}, decision.skip_reason.value_or(reason::nonfinite_loss), decision.where});
+  if (decision.decided) pending.result.emplace(std::move(decision.decided->result));
   parts_.half_updated = false;
   end_update();
   parts_.ranks.abort_peers_on_exception([&] { parts_.ranks.verify_replicas_periodically(); });
@@ -375,7 +375,7 @@ KEEL_BODY step_outcome step_engine::finish_deferred(update_decision found) {
 
 KEEL_BODY std::optional<step_outcome> step_engine::settle() {
   if (!parts_.pending) return std::nullopt;
-  parts_.require_parameters_in_place();
+  parts_.require_average_swapped_out();
   parts_.pass.before_deferred_hooks();
   pending_update update = std::move(*parts_.pending);
   parts_.pending.reset();
@@ -392,12 +392,12 @@ KEEL_BODY void step_engine::settle_previous() {
   });
 }
 
-KEEL_BODY step_outcome step_engine::conclude(update_decision const& found) {
-  return found.skip_reason ? skip(found) : accept(found);
+KEEL_BODY step_outcome step_engine::conclude(update_decision const& decision) {
+  return decision.skip_reason ? skip(decision) : accept(decision);
 }
 
-KEEL_BODY step_outcome step_engine::accept(update_decision const& found) {
-  step_outcome const result = result::updated{found.loss, found.norm, found.facts.learning_rate, found.was_clipped};
+KEEL_BODY step_outcome step_engine::accept(update_decision const& decision) {
+  step_outcome const result = result::updated{decision.loss, decision.norm, decision.facts.learning_rate, decision.was_clipped};
   parts_.scaler.update(false);
   parts_.schedule.advance(result);
   parts_.guards.accepted(result);
@@ -406,58 +406,60 @@ KEEL_BODY step_outcome step_engine::accept(update_decision const& found) {
   if (parts_.average) name_out_of_memory_inside_update(parts_.updates, [&] { parts_.average->update(result); });
   ++parts_.updates;
   parts_.half_updated = false;
-  if (found.was_clipped) ++parts_.clipped;
+  if (decision.was_clipped) ++parts_.clipped;
   // The update is still open, as in update_end, so the hook does not run at an update boundary.
   if (parts_.has_ladder()) {
     if (auto const rung = parts_.ladder.updated())
       parts_.observer->observe(event::rung_released{parts_.updates, to_string(*rung), relief().pieces});
   }
-  return close(found, result);
+  return close(decision, result);
 }
 
-KEEL_BODY step_outcome step_engine::skip(update_decision const& found) {
-  reason why = found.skip_reason.value_or(parts_.nonfinite_gradient_reason());
+KEEL_BODY step_outcome step_engine::skip(update_decision const& decision) {
+  reason why = decision.skip_reason.value_or(parts_.nonfinite_gradient_reason());
   // At the floor the scale cannot be lowered further, so the overflow counts as a non-finite gradient (P07).
   bool const at_floor =
       why == reason::scale_overflow && parts_.recipe().nonfinite.kind != nonfinite::kind::raise && parts_.scaler.is_at_floor();
   if (at_floor) why = reason::nonfinite_gradient;
-  std::string const origin = found.facts.origin.empty() ? trace_incident(found, why) : found.facts.origin;
+  std::string const origin = decision.facts.origin.empty() ? trace_incident(decision, why) : decision.facts.origin;
   ++parts_.skipped;
   parts_.pass.layers().forget(parts_.updates + 1);
   if (at_floor) parts_.scaler.hold_at_floor();
   // Back off before calling the hooks, which may throw: the scale on the device has backed off already.
   if (why == reason::scale_overflow) parts_.scaler.update(true);
-  step_outcome result = close(found, result::skipped{why, found.where, origin});
+  step_outcome result = close(decision, result::skipped{why, decision.where, origin});
   if (why == reason::scale_overflow) return result;
-  parts_.guards.skipped(why, found.where, origin, found.loss, found.norm, parts_.updates + 1);
+  parts_.guards.skipped(why, decision.where, origin, decision.loss, decision.norm, parts_.updates + 1);
   return result;
 }
 
-KEEL_BODY std::string step_engine::trace_incident(update_decision const& found, reason why) {
+KEEL_BODY std::string step_engine::trace_incident(update_decision const& decision, reason why) {
   if (parts_.ranks.shards_parameters() && parts_.recipe().incident.kind != incident::kind::off)
     return "not traced, because under keel::shard::zero<3> a rank cannot run the forward pass alone";
-  if (!traces_incidents() || !parts_.trace.takes(why)) return "";
-  bool const is_before = found.facts.late && open_;
+  if (!traces_incidents() || !parts_.trace.start_trace(why)) return "";
+  bool const is_previous = decision.facts.is_deferred && open_;
   auto const forward = [this](any_micro_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* units) {
     return parts_.pass.rerun_forward(batch, begin, end, units, relief());
   };
-  replay_settings const settings{found.facts.loss_scale, relief().pieces, relief().length, parts_.pass.registered()};
+  replay_settings const settings{decision.facts.loss_scale, relief().pieces, relief().length, parts_.pass.registered()};
   optimizer_shards::scope const shards(parts_.ranks.shards());
-  traced_update traced = parts_.trace.look(is_before, forward, settings);
-  if (why == reason::nonfinite_buffer) traced.origin = parts_.trace.origin_of_buffer(parts_.trace.kept(is_before), found.where);
-  parts_.observer->observe(event::incident{parts_.updates, why, found.where, found.loss, found.norm, found.facts.loss_scale,
-                                           traced, parts_.trace.kept(is_before), settings});
+  traced_update traced = parts_.trace.locate_origin(is_previous, forward, settings);
+  if (why == reason::nonfinite_buffer)
+    traced.origin = parts_.trace.origin_of_buffer(parts_.trace.inputs_of(is_previous), decision.where);
+  parts_.observer->observe(event::incident{parts_.updates, why, decision.where, decision.loss, decision.norm,
+                                           decision.facts.loss_scale, traced, parts_.trace.inputs_of(is_previous), settings});
   return to_sentence(traced.origin);
 }
 
-KEEL_BODY step_outcome step_engine::close(update_decision const& found, step_outcome result) {
-  update_facts const& facts = found.facts;
-  if (!facts.late) parts_.pass.phases().stop();
-  auto const losses = facts.parts.values([this](at::Tensor const& one) { return parts_.read(one); });
+KEEL_BODY step_outcome step_engine::close(update_decision const& decision, step_outcome result) {
+  update_facts const& facts = decision.facts;
+  if (!facts.is_deferred) parts_.pass.phases().stop();
+  auto const losses = facts.named_losses.values([this](at::Tensor const& one) { return parts_.read(one); });
   // The update is still open, so a hook does not run at an update boundary, where the cursor would already include this update.
-  parts_.observer->observe(event::update_end{parts_.updates, result, found.loss, found.norm, facts.loss_scale, facts.tokens,
-                                             facts.rows, facts.late, facts.late ? facts.memory : parts_.pass.memory().end(),
-                                             facts.late ? facts.times : parts_.pass.phases().take(), losses});
+  parts_.observer->observe(event::update_end{parts_.updates, result, decision.loss, decision.norm, facts.loss_scale,
+                                             facts.tokens, facts.rows, facts.is_deferred,
+                                             facts.is_deferred ? facts.memory : parts_.pass.memory().end(),
+                                             facts.is_deferred ? facts.times : parts_.pass.phases().take(), losses});
   show_layers(false);
   if (!parts_.decides_on_device) end_update();
   return result;
@@ -474,7 +476,7 @@ KEEL_BODY void step_engine::end_update() {
 KEEL_BODY void step_engine::drop_update() {
   // Runs even if restoring buffers and state throws.
   auto const ends = c10::make_scope_exit([this] { end_update(); });
-  if (open_) dropped_at_ = parts_.pass.memory().interrupted();
+  if (open_) dropped_update_shortage_ = parts_.pass.memory().interrupted();
   clear_gradients(parts_.parameters.tensors);
   if (parts_.engine != nullptr) {
     auto const shards = parts_.ranks.sharded_state();
@@ -519,13 +521,13 @@ KEEL_BODY bool step_engine::refreeze_last_group() {
   return true;
 }
 
-KEEL_BODY void step_engine::change_numbers(numbers const& some) {
+KEEL_BODY void step_engine::change_numbers(numbers const& changes) {
   settle();
   if (!at_boundary())
     throw error("E12",
                 "change() was called during an open update. Call it in an epoch_begin or evaluated hook, or between updates.");
-  config present = parts_.present();
-  detail::change_numbers(present, parts_.numbers.recipe(), some);
+  config present = parts_.current();
+  detail::change_numbers(present, parts_.numbers.recipe(), changes);
   parts_.context.change(present);
   apply_numbers(present);
 }
@@ -558,7 +560,7 @@ KEEL_BODY void step_engine::verify_replicas() {
 KEEL_BODY traced_update step_engine::replay(update_inputs const& kept, update_trace::forward_pass const& forward,
                                             replay_settings settings) {
   settings.program = parts_.pass.registered();
-  return parts_.trace.look(kept, forward, settings);
+  return parts_.trace.locate_origin(kept, forward, settings);
 }
 
 KEEL_BODY moving_average* step_engine::average_or_null() {
@@ -583,7 +585,7 @@ void step_engine::visit_all(Archive& archive) {
   if (parts_.numbers.are_open()) {
     // Unless change() set a number, a resume uses the program's value, which may differ from the saved one.
     bool is_changed = parts_.numbers.is_changed();
-    config present = parts_.present();
+    config present = parts_.current();
     archive("numbers_changed", is_changed);
     archive("accumulate_now", present.accumulate.count);
     archive("clip_now", present.clip.limit);

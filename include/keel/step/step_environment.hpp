@@ -26,10 +26,10 @@ class step_environment {
   virtual bool decides_on_device(at::DeviceType device) const { return device != at::kCPU; }
   virtual bool computes_in_half(at::DeviceType device) const { return libtorch::computes_in_half(device); }
   virtual bool computes_in_bfloat16(at::DeviceType device) const { return libtorch::computes_in_bfloat16(device); }
-  /// Returns the autocast precision of forward passes for a recipe with the precision `asked`.
-  virtual precision::kind autocast(precision::kind asked) const { return asked; }
+  /// Returns the autocast precision of forward passes for a recipe with the precision `requested`.
+  virtual precision::kind autocast(precision::kind requested) const { return requested; }
   /// Number of processes that the launcher started. With a recipe that does not replicate, each would train alone (W01).
-  virtual std::int64_t ranks() const { return launched().size; }
+  virtual std::int64_t ranks() const { return read_launch_environment().size; }
   /// Number of times that the device's allocator freed its cache and retried, since the process began.
   virtual std::int64_t allocator_retries(c10::Device device) const {
     // The CPU allocator never does, and querying the process costs time.

@@ -57,7 +57,7 @@ template <class Recipe, class Environment, class EntryPoint>
 class typed_step : public step_engine {
   using validated = detail::validated<Recipe, EntryPoint>;
   static_assert(alignof(typename validated::diagnostics) > 0);
-  using judged = typename recipe_for_entry<typename validated::recipe, EntryPoint>::type;
+  using checked_recipe = typename recipe_for_entry<typename validated::recipe, EntryPoint>::type;
 
  public:
   /// The recipe, or rejected_recipe if it broke a rule.
@@ -65,15 +65,15 @@ class typed_step : public step_engine {
   /// The kinds of the recipe's policies. recipe_value() has the numbers.
   static constexpr config configured = kinds_of(config_of<recipe>);
   /// True if the recipe has keel::ema, so that a moving average exists.
-  static constexpr bool averages = configured.ema.decay > 0.0;
+  static constexpr bool has_average = configured.ema.decay > 0.0;
   /// True if the recipe is for several ranks.
-  static constexpr bool replicates = shard::is_distributed(configured.shard);
+  static constexpr bool is_distributed = shard::is_distributed(configured.shard);
   /// True if a batch may be kept after the call that received it.
   static constexpr bool keeps_batches = configured.oom.kind == oom::kind::ladder ||
                                         configured.incident.kind != incident::kind::off ||
                                         config_of<recipe>.accumulate.count != 1;
   /// True if the constructor accepts a multi-rank world.
-  static constexpr bool accepts_world = replicates || std::same_as<recipe, rejected_recipe>;
+  static constexpr bool accepts_world = is_distributed || std::same_as<recipe, rejected_recipe>;
 
   /// `updates`: the run's length in updates, for schedules that need it; 0: unknown. Model, optimizer and observer must outlive the step.
   /// Collective on `world` for a recipe that replicates: broadcasts parameters and buffers from rank 0. Throws recipe_error, or world_error
@@ -82,10 +82,10 @@ class typed_step : public step_engine {
   typed_step(Model& model, Optimizer& optimizer, detail::recipe_numbers const& all, std::int64_t updates,
              step_observer& observer, world_of_ranks const& world)
       : step_engine(as_module(model), optimizer, all, rules_of<recipe, Model, Optimizer>(), custom_policies_of<recipe>(),
-                    updates, observer, replicates ? world : world_of_ranks(), environment_instance<Environment>()) {
+                    updates, observer, is_distributed ? world : world_of_ranks(), environment_instance<Environment>()) {
     // Reached only if a custom rule rejected the recipe without a compile error.
     if constexpr (std::same_as<recipe, rejected_recipe>) throw broken_rule<recipe_error, rule::D25>();
-    require_types_fit<judged, module_of<Model>, Optimizer>();
+    require_types_fit<checked_recipe, module_of<Model>, Optimizer>();
     require_custom_policies_fit<recipe>();
     custom_rungs<policy_of<recipe, slot::oom>>::require_callable();
   }
@@ -115,10 +115,10 @@ class typed_step : public step_engine {
       reject_call<rule::U16, Batch>();
     } else {
       constexpr bool weighted = std::same_as<std::remove_cvref_t<std::invoke_result_t<LossOf&, Batch const&>>, weighted_loss>;
-      require_batch_fits<judged, Batch, weighted>();
+      require_batch_fits<checked_recipe, Batch, weighted>();
       check([&] {
         context().template require_data_fits<Batch, weighted>();
-        require_declared_rows(present_value().accumulate, batch_traits<Batch>::rows(batch));
+        require_declared_rows(current_config().accumulate, batch_traits<Batch>::rows(batch));
       });
       return drop_on_exception([&] {
         if constexpr (cuts) require_same_rows(batch);
@@ -126,7 +126,7 @@ class typed_step : public step_engine {
         return accumulate(taken);
       });
     }
-    return result::accumulated{0, present_value().accumulate.count};
+    return result::accumulated{0, current_config().accumulate.count};
   }
 
   /// As above for a loss function without a batch.
@@ -149,15 +149,15 @@ class typed_step : public step_engine {
   /// Changes .accumulate or .clip from the next update on, if the recipe leaves them open. Checkpoints save the change. A schedule keeps
   /// the length that the run began with. Throws recipe_error: E22 for any other number, or the rules that the numbers break. Throws error
   /// (E12) during an open update.
-  void change(numbers const& some)
+  void change(numbers const& changes)
     requires(leaves_numbers_open<recipe>)
   {
-    change_numbers(some);
+    change_numbers(changes);
   }
 
   /// The moving average of the parameters, if the recipe has keel::ema.
   moving_average& average()
-    requires(averages)
+    requires(has_average)
   {
     return *average_or_null();
   }

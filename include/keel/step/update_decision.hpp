@@ -54,11 +54,11 @@ class named_sums {
   /// Describes the first non-finite loss, as "the loss NAME"; empty if all are finite.
   std::string first_nonfinite(read_number read) const;
   /// A checksum of the names; 0 if there are none.
-  std::uint32_t names() const;
-  /// sums(): sum and weight of each named loss. put(): replaces them with the all-reduced values. `is_sum`: losses are summed over
+  std::uint32_t names_checksum() const;
+  /// sums(): sum and weight of each named loss. set_sums(): replaces them with the all-reduced values. `is_sum`: losses are summed over
   /// micro-batches, not averaged.
   std::vector<double> sums(read_number read, bool is_sum) const;
-  void put(std::vector<double> const& sums, bool is_sum);
+  void set_sums(std::vector<double> const& sums, bool is_sum);
   /// As above for losses that stay on the device; doubles.
   at::Tensor sums_on_device(at::Device device, bool is_sum) const;
   void set_sums_on_device(at::Tensor const& sums, bool is_sum);
@@ -67,13 +67,13 @@ class named_sums {
   void set_means(std::span<double const> means);
 
  private:
-  struct one {
+  struct named_loss_sum {
     std::string name;
     loss_accumulator loss;
   };
   loss_accumulator& named(std::string const& name);
 
-  std::vector<one> all_;
+  std::vector<named_loss_sum> all_;
 };
 
 /// Sums of the open update. Reset for the next update and for a retry.
@@ -81,7 +81,7 @@ struct update_sums {
   std::int64_t rows = 0;
   std::int64_t tokens = 0;
   loss_accumulator loss;
-  named_sums parts;       ///< named losses
+  named_sums named_losses;
   std::string exception;  ///< message of a loss function that threw because of a non-finite value
 };
 
@@ -94,11 +94,11 @@ struct update_facts {
   double learning_rate;
   std::int64_t tokens;
   std::int64_t rows;
-  bool late = false;                         ///< the device decided; the host read its decision one update later
+  bool is_deferred = false;                  ///< the device decided; the host read its decision one update later
   std::optional<memory::usage> memory = {};  ///< memory usage, if it is tracked
   phase_times times = {};                    ///< times of a deferred update
-  named_sums parts = {};                     ///< named losses
-  std::string origin = {};                   ///< origin of a non-finite value, if known without tracing the update
+  named_sums named_losses = {};
+  std::string origin = {};  ///< origin of a non-finite value, if known without tracing the update
 };
 
 /// The decision about a complete update, before any parameter changes: clipped gradients, or the reason to skip.
@@ -118,9 +118,9 @@ struct update_decision {
 struct pending_update {
   update_facts facts;
   update_limits limits;
-  std::optional<device_result> verdict = {};
-  reason skip_reason = reason::nonfinite_loss;  ///< set if `verdict` is empty
-  std::string where = {};                       ///< set if `verdict` is empty
+  std::optional<device_result> result = {};
+  reason skip_reason = reason::nonfinite_loss;  ///< set if `result` is empty
+  std::string where = {};                       ///< set if `result` is empty
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

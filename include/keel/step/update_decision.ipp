@@ -26,10 +26,10 @@ KEEL_BODY named_sums& named_sums::operator=(named_sums&&) noexcept = default;
 KEEL_BODY named_sums::~named_sums() = default;
 
 KEEL_BODY loss_accumulator& named_sums::named(std::string const& name) {
-  for (one& known : all_) {
+  for (named_loss_sum& known : all_) {
     if (known.name == name) return known.loss;
   }
-  return all_.emplace_back(one{name, {}}).loss;
+  return all_.emplace_back(named_loss_sum{name, {}}).loss;
 }
 
 KEEL_BODY void named_sums::add(weighted_loss const& loss, at::Device device, bool stays_on_device, bool is_sum,
@@ -49,7 +49,7 @@ KEEL_BODY void named_sums::add(weighted_loss const& loss, at::Device device, boo
 KEEL_BODY std::vector<std::pair<std::string, double>> named_sums::values(read_number read) const {
   std::vector<std::pair<std::string, double>> values;
   values.reserve(all_.size());
-  for (one const& part : all_)
+  for (named_loss_sum const& part : all_)
     values.emplace_back(part.name, part.loss.is_on_device() ? read(part.loss.mean_on_device()) : part.loss.mean());
   return values;
 }
@@ -61,17 +61,17 @@ KEEL_BODY std::string named_sums::first_nonfinite(read_number read) const {
   return "";
 }
 
-KEEL_BODY std::uint32_t named_sums::names() const {
+KEEL_BODY std::uint32_t named_sums::names_checksum() const {
   if (all_.empty()) return 0;
   std::string together;
-  for (one const& part : all_) together += part.name + '\n';
+  for (named_loss_sum const& part : all_) together += part.name + '\n';
   // Never 0, which means no names.
   return static_cast<std::uint32_t>(std::hash<std::string>{}(together)) | 1u;
 }
 
 KEEL_BODY std::vector<double> named_sums::sums(read_number read, bool is_sum) const {
   std::vector<double> all;
-  for (one const& part : all_) {
+  for (named_loss_sum const& part : all_) {
     double const weight = is_sum ? 1.0 : part.loss.weight;
     all.push_back((part.loss.is_on_device() ? read(part.loss.mean_on_device()) : part.loss.mean()) * weight);
     all.push_back(weight);
@@ -79,7 +79,7 @@ KEEL_BODY std::vector<double> named_sums::sums(read_number read, bool is_sum) co
   return all;
 }
 
-KEEL_BODY void named_sums::put(std::vector<double> const& sums, bool is_sum) {
+KEEL_BODY void named_sums::set_sums(std::vector<double> const& sums, bool is_sum) {
   for (std::size_t i = 0; i < all_.size(); ++i) {
     double const weight = is_sum ? 1.0 : sums[2 * i + 1];
     all_[i].loss = {};
@@ -90,7 +90,7 @@ KEEL_BODY void named_sums::put(std::vector<double> const& sums, bool is_sum) {
 KEEL_BODY at::Tensor named_sums::sums_on_device(at::Device device, bool is_sum) const {
   auto const options = at::TensorOptions(at::kDouble).device(device);
   std::vector<at::Tensor> all;
-  for (one const& part : all_) {
+  for (named_loss_sum const& part : all_) {
     double const weight = is_sum ? 1.0 : part.loss.weight;
     all.push_back(part.loss.mean_on_device() * weight);
     all.push_back(at::full({}, weight, options));
@@ -109,7 +109,7 @@ KEEL_BODY void named_sums::set_sums_on_device(at::Tensor const& sums, bool is_su
 KEEL_BODY at::Tensor named_sums::means_on_device() const {
   std::vector<at::Tensor> all;
   all.reserve(all_.size());
-  for (one const& part : all_) all.push_back(part.loss.mean_on_device());
+  for (named_loss_sum const& part : all_) all.push_back(part.loss.mean_on_device());
   return at::stack(all);
 }
 

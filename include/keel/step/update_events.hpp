@@ -33,7 +33,7 @@ struct micro_batch_end {
   double weight;             ///< its weight in the update
 };
 /// The update's gradients are complete, unscaled and finite, but not clipped. Read them from `parameters[i].grad()`; only a clip policy
-/// may change them. Under shard::zero<2> these are this rank's shards, of one dimension.
+/// may change them. Under shard::zero<2> and zero<3> these are this rank's 1-D shards.
 struct gradients_ready {
   std::int64_t update;                     ///< updates applied so far
   double norm;                             ///< joint L2 norm
@@ -48,14 +48,16 @@ struct update_end {
   double loss_scale;           ///< factor on this update's loss
   std::int64_t tokens;         ///< in the update; rows if the batch has no tokens
   std::int64_t rows;           ///< in the update
-  bool late = false;  ///< the device decided; the host read its decision one update later, after the next one's backward pass
+  /// The device decided; the host read its decision one update later, after the next one's backward pass.
+  bool is_deferred = false;
   /// Memory usage of the update; nullopt if memory usage is not tracked (keel/memory/statistics.hpp).
   std::optional<keel::memory::usage> memory = {};
   phase_times times = {};  ///< times since the previous update
   /// Each loss of keel::losses with its name: the mean over the update, without its factor, in the order of first use.
   std::span<std::pair<std::string, double> const> losses = {};
 };
-/// A non-finite update was traced; it is skipped next, or ends the run. Model, optimizer and registered state are as before the update.
+/// A non-finite update was traced. It is about to be skipped, or to end the run. Model, optimizer and registered state are as before the
+/// update.
 struct incident {
   std::int64_t update;       ///< updates applied so far
   reason why;                ///< why the update is skipped
@@ -64,7 +66,7 @@ struct incident {
   double gradient_norm;      ///< before clipping
   double loss_scale;         ///< factor on the loss
   traced_update const& traced;      ///< where the non-finite value arose
-  update_inputs const& began_with;  ///< micro-batches and random state, to rerun the update
+  update_inputs const& inputs;      ///< micro-batches and random state, to rerun the update
   replay_settings const& settings;  ///< settings of the rerun
 };
 /// Layer statistics of an applied update. On a device this may be emitted some updates later.
@@ -73,13 +75,13 @@ struct layers_measured {
   layer_record const& record;  ///< the statistics
 };
 /// Memory ran out: the ladder took a rung, and the update restarts with its first micro-batch. If no rung is left, `rung` is give_up and
-/// the run ends. If `slow`, the rung was taken between updates because the allocator repeatedly freed its cache and retried.
+/// the run ends. If `is_allocator_slow`, the rung was taken between updates because the allocator repeatedly freed its cache and retried.
 struct out_of_memory {
   std::int64_t update;                               ///< updates applied so far
   std::string rung;                                  ///< the rung taken; give_up if none was left
   std::string message;                               ///< LibTorch's message, one line
   std::int64_t pieces;                               ///< per micro-batch from now on
-  bool slow = false;                                 ///< memory did not run out, but allocation was slow
+  bool is_allocator_slow = false;                    ///< memory did not run out, but allocation was slow
   std::optional<keel::memory::shortage> where = {};  ///< where memory ran out; nullopt if memory usage is not tracked
 };
 /// Enough updates had sufficient memory, so the ladder released the rung that it took last; the next update runs without it.

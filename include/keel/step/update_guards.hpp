@@ -16,8 +16,8 @@ namespace keel::inline KEEL_MODE {
 /// Why a run rolls back to a checkpoint.
 struct rollback_request {
   std::string why;
-  bool spike = false;                    ///< requested by keel::spike; otherwise by keel::nonfinite
-  reason last = reason::nonfinite_loss;  ///< why the last update was skipped
+  bool spike = false;                                ///< requested by keel::spike; otherwise by keel::nonfinite
+  reason last_skip_reason = reason::nonfinite_loss;  ///< why the last update was skipped
 };
 
 class update_guards {

@@ -56,7 +56,7 @@ struct update_parts {
   ~update_parts();
 
   config const& recipe() const { return numbers.value(); }
-  config const& present() const { return numbers.present(); }
+  config const& current() const { return numbers.current(); }
   /// Reads a scalar; waits if it is on a device.
   double read(at::Tensor const& one) const { return environment.host_value(one); }
   bool has_ladder() const { return recipe().oom.kind == oom::kind::ladder; }
@@ -69,12 +69,13 @@ struct update_parts {
   reason nonfinite_gradient_reason() const {
     return recipe().loss_scale.kind == loss_scale::kind::dynamic ? reason::scale_overflow : reason::nonfinite_gradient;
   }
-  void require_parameters_in_place() const {
-    if (average) average->require_parameters_in_place();
+  /// Throws error (M04) while the moving average is swapped into the model.
+  void require_average_swapped_out() const {
+    if (average) average->require_average_swapped_out();
   }
 
   /// Throws data_error (B01) if the complete update does not have the number of rows that the recipe declares.
-  void require_declared() const;
+  void require_declared_rows() const;
   /// Starts the decision with the facts known without gradients. Sets the reason to skip if the total weight is zero.
   update_decision begin_decision() const;
   /// Decides on the host, for a finite loss: sets the reason to skip, or clips and pre-allocates what the optimizer step needs.
@@ -120,7 +121,7 @@ struct update_parts {
  private:
   /// True if squaring the gradients would overflow and leave the optimizer state infinite; sets the reason to skip. False for clip policies
   /// that inspect elements: they bound each element.
-  bool would_overflow_squared(update_decision& decision) const;
+  bool reject_if_square_overflows(update_decision& decision) const;
 };
 
 /// Decides and applies a complete update: on the host, on a device, with a closure, or on several ranks.

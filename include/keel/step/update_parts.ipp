@@ -30,7 +30,7 @@ KEEL_BODY update_parts::update_parts(torch::nn::Module& its_model, torch::optim:
       context(on_all_ranks(world,
                            [&] {
                              bool const is_distributed = shard::is_distributed(recipe().shard);
-                             return recipe_context(rules, optimizer, parameters, observer->judged(recipe()), length,
+                             return recipe_context(rules, optimizer, parameters, observer->with_run_facts(recipe()), length,
                                                    is_distributed ? world.size() : environment.ranks(), environment);
                            })),
       scaler(recipe().loss_scale),
@@ -52,14 +52,14 @@ KEEL_BODY update_parts::update_parts(torch::nn::Module& its_model, torch::optim:
 
 KEEL_BODY update_parts::~update_parts() = default;
 
-KEEL_BODY void update_parts::require_declared() const {
-  require_declared_update(present().accumulate, micro_batches, pass.sums().rows * context.run().world_size, is_first());
+KEEL_BODY void update_parts::require_declared_rows() const {
+  require_declared_update(current().accumulate, micro_batches, pass.sums().rows * context.run().world_size, is_first());
 }
 
 KEEL_BODY update_decision update_parts::begin_decision() const {
   update_sums const& sums = pass.sums();
   update_decision decision{{scaler.factor(), 0.0, sums.tokens, sums.rows, decides_on_device}};
-  decision.facts.parts = sums.parts;
+  decision.facts.named_losses = sums.named_losses;
   decision.facts.origin = origin_of(sums);
   if (pass.has_zero_weight()) {
     decision.skip_reason = reason::zero_weight;
@@ -80,10 +80,10 @@ KEEL_BODY void update_parts::judge(update_decision& decision,
   decision.norm = checked.norm();
   decision.skip_reason = std::isfinite(decision.norm) ? guards.spike().judge(decision.loss, decision.norm)
                                                       : std::optional<reason>(nonfinite_gradient_reason());
-  if (decision.skip_reason || find_nonfinite_buffer(decision) || would_overflow_squared(decision)) return;
+  if (decision.skip_reason || find_nonfinite_buffer(decision) || reject_if_square_overflows(decision)) return;
   if (observer->reads_gradients()) show_gradients(decision.norm, checked.unscaled());
   if (pass.layers().is_on()) pass.layers().gradients(checked.norms(), checked.factor());
-  decision.clipped.emplace(std::move(checked).clip(*clip, present().clip));
+  decision.clipped.emplace(std::move(checked).clip(*clip, current().clip));
   {
     auto const shards = ranks.sharded_gradients();
     decision.clipped->prepare(optimizer);
@@ -91,9 +91,9 @@ KEEL_BODY void update_parts::judge(update_decision& decision,
   ranks.prepare_update();
 }
 
-KEEL_BODY bool update_parts::would_overflow_squared(update_decision& decision) const {
-  if (needs_materialized_gradients(present().clip)) return false;
-  double const limit = clip->norm_limit(present().clip);
+KEEL_BODY bool update_parts::reject_if_square_overflows(update_decision& decision) const {
+  if (needs_materialized_gradients(current().clip)) return false;
+  double const limit = clip->norm_limit(current().clip);
   if (!(std::min(decision.norm, limit) > max_squarable_norm(optimizer, parameters))) return false;
   decision.skip_reason = reason::nonfinite_gradient;
   decision.facts.origin = describe_unsquarable_norm(decision.norm);

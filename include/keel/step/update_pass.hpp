@@ -85,12 +85,12 @@ class update_pass {
   /// operating system, only to request them again.
   void close();
   /// Returns the accumulated gradients after the last micro-batch. Throws interference_error (E19) if the program changed a gradient or a
-  /// parameter since then, and data_error (E07) if no parameter has a gradient.
-  /// `has_sent`: gradients of this update were sent to other ranks and released. Throws data_error (E07) if there was none.
+  /// parameter since then. `has_sent`: gradients of this update were already sent to other ranks and released. Throws data_error (E07) if
+  /// the weight is not zero, no gradient was sent, and no parameter has one.
   gradients<stage::scaled> complete(bool has_sent = false);
-  /// Call if ranks run their passes together. `after_backward` is called after each backward pass. A micro-batch that is split ends at the
-  /// first piece whose loss is not finite, because the other ranks end theirs.
-  void share_passes(std::function<void()> after_backward) { after_backward_ = std::move(after_backward); }
+  /// Call under zero<3>, where the ranks communicate during their passes. `after_backward` is called after each backward pass. A micro-batch
+  /// that is split ends at the first piece whose loss is not finite, because the other ranks end theirs.
+  void set_after_backward_hook(std::function<void()> after_backward) { after_backward_ = std::move(after_backward); }
   /// Call when gradients were sent and released between two micro-batches.
   void gradients_sent() { watch_.take(may_accumulate_); }
   /// Call when another rank has ended the passes of a micro-batch.
@@ -109,7 +109,7 @@ class update_pass {
   /// known to be finite, or if losses stay on the device.
   using before_backward = std::function<void(loss_accumulator const&, double)>;
   void set_before_backward_hook(before_backward call) { before_backward_ = std::move(call); }
-  /// The unit of the micro-batch weights, and their sum in that unit, if one more loss of this weight were added.
+  /// Returns the unit and the total weight as they would be after one more micro-batch of this weight.
   std::pair<double, double> weights_with(double weight) const;
 
   /// Begins a micro-batch whose backward passes the program runs, until end_manual_backward().
@@ -131,9 +131,9 @@ class update_pass {
   /// Reruns the forward pass from `random`; true if a non-finite value occurs.
   bool was_nonfinite(any_micro_batch& piece, random_snapshot const& random, memory_settings const& relief);
   void add_to_sum(loss_accumulator const& tally) { is_sum_ ? sums_.loss.add_term(tally) : sums_.loss.add(tally); }
-  void add_parts(weighted_loss const& loss);
+  void add_named_losses(weighted_loss const& loss);
   void add_gradients(weighted_loss const& loss);
-  /// True if a loss of the update, whose present micro-batch has `tally`, is known to be non-finite: the update will be skipped.
+  /// True if a loss of the update, whose current micro-batch has `tally`, is known to be non-finite: the update will be skipped.
   bool has_nonfinite_loss(loss_accumulator const& tally) const;
   void add_nonfinite(std::int64_t rows, loss_accumulator& tally) const;
   std::int64_t length(memory_settings const& relief) const { return shortens_ ? relief.length : 0; }
@@ -143,7 +143,7 @@ class update_pass {
   step_environment const& environment_;
   precision::kind precision_;
   bool has_ladder_;
-  bool takes_exceptions_;
+  bool handles_nonfinite_exceptions_;
   bool shortens_;
   bool may_recompute_;
   bool may_fuse_;

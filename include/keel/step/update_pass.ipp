@@ -29,7 +29,7 @@ KEEL_BODY update_pass::update_pass(torch::nn::Module& model, parameter_list cons
       environment_(environment),
       precision_(environment.autocast(recipe.precision.kind)),
       has_ladder_(recipe.oom.kind == oom::kind::ladder),
-      takes_exceptions_(recipe.nonfinite.exceptions),
+      handles_nonfinite_exceptions_(recipe.nonfinite.exceptions),
       shortens_(oom::has_rung(recipe.oom, oom::rung_kind::shorten_sequence)),
       may_recompute_(recipe.recompute.kind != recompute_kind::none ||
                      oom::has_rung(recipe.oom, oom::rung_kind::enable_recompute)),
@@ -62,7 +62,7 @@ KEEL_BODY bool update_pass::has_gradients() const {
 KEEL_BODY void update_pass::open(double scale, at::Tensor const& device_scale, bool losses_stay_on_device) {
   losses_stay_on_device_ = losses_stay_on_device;
   buffers_.take();
-  if (has_program_state()) saved_copies_ = program_->take();
+  if (has_program_state()) saved_copies_ = program_->capture();
   can_restore_ = true;
   if (has_ladder_) random_ = random_snapshot::take(parameters_.device);
   gradients_.emplace(keel::begin_update(parameters_.tensors, scale, device_scale));
@@ -116,7 +116,7 @@ KEEL_BODY loss_accumulator update_pass::run(any_micro_batch& batch, memory_setti
   // Changes by the program since the previous micro-batch, such as an advanced sampler, are not part of the update.
   if (!marks_after_.empty()) program_->exclude_changes(marks_after_, saved_copies_);
   std::int64_t const rows = batch.rows();
-  auto const shorter = length(relief) > 0 ? batch.part(0, rows, length(relief)) : nullptr;
+  auto const shorter = length(relief) > 0 ? batch.slice(0, rows, length(relief)) : nullptr;
   any_micro_batch& whole = shorter ? *shorter : batch;
   sums_.rows += rows;
   sums_.tokens += whole.tokens();
@@ -124,7 +124,7 @@ KEEL_BODY loss_accumulator update_pass::run(any_micro_batch& batch, memory_setti
   loss_accumulator tally;
   auto const run_range = [&](std::int64_t begin, std::int64_t end) {
     if (begin > 0 && after_backward_ && has_nonfinite_loss(tally)) return;
-    auto const piece = whole.part(begin, end, 0);
+    auto const piece = whole.slice(begin, end, 0);
     try {
       run_piece(piece ? *piece : whole, relief, tally);
     } catch (c10::Error const& thrown) {
@@ -157,7 +157,7 @@ KEEL_BODY void update_pass::begin_manual_backward() {
   if (!marks_after_.empty()) program_->exclude_changes(marks_after_, saved_copies_);
   versions_.take();
   // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the update is open
-  gradients_->begin_term();
+  gradients_->begin_manual_backward();
   memory_.enter(memory::phase::forward);
   phases_.enter(run_phase::forward);
 }
@@ -166,7 +166,7 @@ KEEL_BODY loss_accumulator update_pass::end_manual_backward(weighted_loss const&
   sums_.rows += rows;
   sums_.tokens += tokens;
   loss_accumulator tally;
-  add_parts(loss);
+  add_named_losses(loss);
   if (losses_stay_on_device_) {
     tally.add_on_device(loss.mean.to(parameters_.tensors.front().device()), 1.0);
   } else {
@@ -188,7 +188,7 @@ KEEL_BODY void update_pass::restart(double scale) {
 
 KEEL_BODY weighted_loss update_pass::rerun_forward(any_micro_batch& batch, std::int64_t begin, std::int64_t end,
                                                    unit_listener* listener, memory_settings const& relief) const {
-  auto const part = batch.part(begin, end, length(relief));
+  auto const part = batch.slice(begin, end, length(relief));
   forward_scope const scope(parameters_.device, precision_, relief, listener);
   return (part ? *part : batch).loss_of();
 }
@@ -199,10 +199,10 @@ KEEL_BODY void update_pass::restore() {
   if (has_program_state()) program_->restore(std::exchange(saved_copies_, {}));
 }
 
-KEEL_BODY void update_pass::add_parts(weighted_loss const& loss) {
+KEEL_BODY void update_pass::add_named_losses(weighted_loss const& loss) {
   if (loss.parts.empty()) return;
   auto const read = [this](at::Tensor const& one) { return environment_.host_value(one); };
-  sums_.parts.add(loss, parameters_.tensors.front().device(), losses_stay_on_device_, is_sum_, read);
+  sums_.named_losses.add(loss, parameters_.tensors.front().device(), losses_stay_on_device_, is_sum_, read);
 }
 
 KEEL_BODY bool update_pass::was_nonfinite(any_micro_batch& piece, random_snapshot const& random,
@@ -217,7 +217,7 @@ KEEL_BODY bool update_pass::was_nonfinite(any_micro_batch& piece, random_snapsho
 KEEL_BODY std::optional<weighted_loss> update_pass::forward(any_micro_batch& piece, memory_settings const& relief) {
   forward_scope const scope(parameters_.device, precision_, relief, layers_.units());
   weighted_loss loss;
-  if (takes_exceptions_) {
+  if (handles_nonfinite_exceptions_) {
     random_snapshot const random = random_snapshot::take(parameters_.device);
     std::optional<std::string> threw;
     std::exception_ptr thrown;
@@ -258,7 +258,7 @@ KEEL_BODY void update_pass::run_piece(any_micro_batch& piece, memory_settings co
   require_trainable(loss);
   memory_.enter(memory::phase::backward);
   phases_.enter(run_phase::backward);
-  add_parts(loss);
+  add_named_losses(loss);
   if (losses_stay_on_device_) {
     tally.add_on_device(loss.mean.to(parameters_.tensors.front().device()), loss.weight);
   } else {

@@ -79,8 +79,8 @@ class update_trace {
 
   /// True while fewer incidents have been traced than the limit allows.
   bool is_on() const { return traced_ < settings_.most; }
-  /// Begins an update. `one_is_pending`: the previous one is pending on a device, so its inputs are kept.
-  void begin(bool one_is_pending);
+  /// Begins an update. `is_previous_pending`: the previous one is pending on a device, so its inputs are kept.
+  void begin(bool is_previous_pending);
   /// Adds a copied micro-batch.
   void add(std::unique_ptr<any_micro_batch> batch);
   /// Adds a micro-batch that outlives the update.
@@ -88,7 +88,7 @@ class update_trace {
   /// Marks the inputs as incomplete: the update cannot be rerun.
   void set_missing_reason(char const* why) { kept_.missing = why; }
   /// Ends the update. Keeps the inputs of one that is pending on a device.
-  void end(bool one_is_pending);
+  void end(bool is_previous_pending);
   /// Drops the inputs of the update that was pending on a device. `is_open`: the next one is open.
   void settled(bool is_open);
 
@@ -96,15 +96,15 @@ class update_trace {
   void accepted() { consecutive_ = false; }
   /// True if this skipped update should be traced: it is non-finite, the first of a series of skipped updates, and within the limit. If so,
   /// counts it as traced.
-  bool takes(reason why);
+  bool start_trace(reason why);
   /// Inputs of the open update, or of the one before it.
-  update_inputs const& kept(bool is_before) const { return is_before ? before_ : kept_; }
+  update_inputs const& inputs_of(bool is_previous) const { return is_previous ? before_ : kept_; }
   /// Reruns the update and locates the first non-finite value. If a pass throws, the origin is reported as unknown.
-  traced_update look(bool is_before, forward_pass const& forward, replay_settings const& settings) {
-    return look(kept(is_before), forward, settings);
+  traced_update locate_origin(bool is_previous, forward_pass const& forward, replay_settings const& settings) {
+    return locate_origin(inputs_of(is_previous), forward, settings);
   }
   /// As above for an update that was read from a file.
-  traced_update look(update_inputs const& kept, forward_pass const& forward, replay_settings const& settings);
+  traced_update locate_origin(update_inputs const& kept, forward_pass const& forward, replay_settings const& settings);
   /// Locates the input that made a buffer non-finite: the row with the largest absolute value.
   static nonfinite_origin origin_of_buffer(update_inputs const& kept, std::string const& name);
 
@@ -114,7 +114,7 @@ class update_trace {
   nonfinite_origin run_again(update_inputs const& kept, forward_pass const& forward, replay_settings const& settings,
                              traced_update& to);
   /// Finds a non-finite parameter, optimizer state or buffer.
-  std::optional<nonfinite_origin> in_state() const;
+  std::optional<nonfinite_origin> find_nonfinite_in_state() const;
   std::string find_nonfinite_state(std::string const& parameter) const;
   void find_rows(update_inputs::entry const& at, std::int64_t begin, std::int64_t end, forward_pass const& forward,
                  replay_settings const& settings, std::vector<field_copies> const& program, nonfinite_origin& origin) const;

@@ -71,8 +71,8 @@ KEEL_BODY update_trace::update_trace(incident::settings const& settings, torch::
 
 KEEL_BODY void update_trace::settled(bool is_open) { (is_open ? before_ : kept_).clear(); }
 
-KEEL_BODY void update_trace::begin(bool one_is_pending) {
-  if (one_is_pending) {
+KEEL_BODY void update_trace::begin(bool is_previous_pending) {
+  if (is_previous_pending) {
     before_ = std::move(kept_);
   } else {
     before_.clear();
@@ -80,8 +80,8 @@ KEEL_BODY void update_trace::begin(bool one_is_pending) {
   kept_.clear();
 }
 
-KEEL_BODY void update_trace::end(bool one_is_pending) {
-  if (!one_is_pending) {
+KEEL_BODY void update_trace::end(bool is_previous_pending) {
+  if (!is_previous_pending) {
     kept_.clear();
   } else if (!before_.micro_batches.empty()) {
     // The open update was discarded.
@@ -105,7 +105,7 @@ KEEL_BODY void update_trace::add(any_micro_batch& batch) {
   }
 }
 
-KEEL_BODY bool update_trace::takes(reason why) {
+KEEL_BODY bool update_trace::start_trace(reason why) {
   bool const is_nonfinite =
       why == reason::nonfinite_loss || why == reason::nonfinite_gradient || why == reason::nonfinite_buffer;
   if (!is_nonfinite) return false;
@@ -114,13 +114,13 @@ KEEL_BODY bool update_trace::takes(reason why) {
   return true;
 }
 
-KEEL_BODY traced_update update_trace::look(update_inputs const& kept, forward_pass const& forward,
-                                           replay_settings const& settings) {
+KEEL_BODY traced_update update_trace::locate_origin(update_inputs const& kept, forward_pass const& forward,
+                                                    replay_settings const& settings) {
   traced_update traced;
   nonfinite_origin& origin = traced.origin;
   std::optional<nonfinite_origin> of_state;
   try {
-    of_state = in_state();
+    of_state = find_nonfinite_in_state();
     origin.detail = kept.missing;
     if (kept.micro_batches.empty() && origin.detail.empty()) origin.detail = "its batches were not kept";
     for (auto const& one : kept.micro_batches) {
@@ -151,7 +151,7 @@ KEEL_BODY std::string update_trace::find_nonfinite_state(std::string const& para
   return "";
 }
 
-KEEL_BODY std::optional<nonfinite_origin> update_trace::in_state() const {
+KEEL_BODY std::optional<nonfinite_origin> update_trace::find_nonfinite_in_state() const {
   nonfinite_origin origin;
   for (std::size_t i = 0; i < parameters_.tensors.size(); ++i) {
     nonfinite_values const found = nonfinite_values_of(parameters_.tensors[i]);
@@ -267,7 +267,7 @@ KEEL_BODY nonfinite_origin update_trace::run_again(update_inputs const& kept, fo
     update_inputs::entry const& one = kept.micro_batches[index];
     one.random.restore();
     std::vector<field_copies> const program =
-        settings.program != nullptr ? settings.program->take() : std::vector<field_copies>();
+        settings.program != nullptr ? settings.program->capture() : std::vector<field_copies>();
     std::int64_t const rows = one.batch->rows();
     std::int64_t const granularity = one.batch->granularity();
     auto const run = [&](std::int64_t begin, std::int64_t end) {

@@ -5,7 +5,7 @@
 //                 events.jsonl, notifies the other ranks and the launcher, and exits with exit_code::no_progress
 //   first_update  replaces both until the process has made its first update, which includes setup and compilation
 //   heartbeat     with several ranks: each publishes a heartbeat at this interval while its trainer exists. During a run, if a rank has
-//                 published none for the limit, names it and exits with exit_code::ranks_gone, before the collective would time out
+//                 published none for the limit, names it and exits with exit_code::rank_failed, before the collective would time out
 //   force_exit    a signal requested a stop this long ago and the run has not ended: exits with 128 + the signal number
 // Completed checkpoints survive such an exit, because they become visible by a rename.
 // Not supported: cancelling only the update, because the code that hangs cannot be interrupted.

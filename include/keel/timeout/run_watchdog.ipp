@@ -111,7 +111,7 @@ KEEL_BODY void run_watchdog::poll_heartbeats() {
     if (!lives && at - heartbeats_[rank].at >= limit) silent = "rank " + std::to_string(rank) + " has given no sign of life";
   }
   if (silent.empty() || !watches_.load()) return;
-  end_process(exit_code::ranks_gone,
+  end_process(exit_code::rank_failed,
               "[E25] rank " + std::to_string(target_.rank) + " of " + std::to_string(target_.ranks) + ": " + silent + " for " +
                   std::to_string(limits_.heartbeat_limit) + " s (keel::timeout::heartbeat): " +
                   (found ? "it is gone or hanging as a whole, or cut off"
@@ -222,7 +222,7 @@ KEEL_BODY void run_watchdog::end_process(int code, std::string const& message) c
     write_launcher_error(message);
     if (target_.notify_ranks) target_.notify_ranks(message);
     // Rank 0 may serve the store, which the others poll once per interval: stay, so that they can find the missing rank too.
-    if (code == exit_code::ranks_gone && target_.rank == 0)
+    if (code == exit_code::rank_failed && target_.rank == 0)
       std::this_thread::sleep_for(std::chrono::seconds(std::min<long long>(limits_.heartbeat_interval, 5)));
   } catch (std::exception const&) {
     // The exit code still reports the failure.

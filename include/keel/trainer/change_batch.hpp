@@ -48,28 +48,28 @@ void change_batch(Batch& batch, Change change) {
   fields_of_batch(archive, "batch", batch);
 }
 
-/// Selects the rows `numbers` of every tensor or list that has `rows` rows; leaves the others unchanged.
-struct keep_rows {
-  at::Tensor numbers;  ///< row numbers, int64, on the CPU
+/// Selects the rows `row_indices` of every tensor or list that has `rows` rows; leaves the others unchanged.
+struct row_selector {
+  at::Tensor row_indices;  ///< int64, on the CPU
   std::int64_t rows;
   at::Tensor operator()(at::Tensor const& one) const {
-    return one.dim() > 0 && one.size(0) == rows ? one.index_select(0, numbers.to(one.device())) : one;
+    return one.dim() > 0 && one.size(0) == rows ? one.index_select(0, row_indices.to(one.device())) : one;
   }
   template <class Number>
   std::vector<Number> list(std::vector<Number> const& all) const {
     if (static_cast<std::int64_t>(all.size()) != rows) return all;
     std::vector<Number> kept;
-    for (std::int64_t i = 0; i < numbers.numel(); ++i)
-      kept.push_back(all[static_cast<std::size_t>(numbers.data_ptr<std::int64_t>()[i])]);
+    for (std::int64_t i = 0; i < row_indices.numel(); ++i)
+      kept.push_back(all[static_cast<std::size_t>(row_indices.data_ptr<std::int64_t>()[i])]);
     return kept;
   }
 };
 
 /// Returns a copy of the batch without its non-finite rows. Returns nullopt if the batch should be used unchanged: all rows are finite, or
-/// none is, so that no row would remain. Before changing the copy, calls `drop` with the number of rows to remove and the total. Throws
+/// none is, so that no row would remain. Before changing the copy, calls `on_drop` with the number of rows to remove and the total. Throws
 /// error (E12) if no tensor of the batch has its rows as the first dimension.
 template <class Batch>
-std::optional<Batch> drop_nonfinite_rows(Batch const& batch, c10::function_ref<void(std::int64_t, std::int64_t)> drop) {
+std::optional<Batch> drop_nonfinite_rows(Batch const& batch, c10::function_ref<void(std::int64_t, std::int64_t)> on_drop) {
   if constexpr (!countable_batch<Batch>) {
     return std::nullopt;  // the step rejects it (U14)
   } else if constexpr (std::same_as<Batch, no_batch> || !writable_batch<Batch> || !std::copy_constructible<Batch> ||
@@ -86,10 +86,10 @@ std::optional<Batch> drop_nonfinite_rows(Batch const& batch, c10::function_ref<v
       throw error("E12", "keel::batch_guard::drop found no tensor of the batch with " + std::to_string(rows) +
                              " rows in its first dimension. Use keel::batch_guard::check, or make the rows the first dimension "
                              "of the batch's tensors.");
-    at::Tensor const numbers = finite_rows(contents, rows);
-    if (!numbers.defined()) return std::nullopt;
-    drop(rows - numbers.numel(), rows);
-    change_batch(finite, keep_rows{numbers, rows});
+    at::Tensor const row_indices = finite_rows(contents, rows);
+    if (!row_indices.defined()) return std::nullopt;
+    on_drop(rows - row_indices.numel(), rows);
+    change_batch(finite, row_selector{row_indices, rows});
     return finite;
   }
   return std::nullopt;

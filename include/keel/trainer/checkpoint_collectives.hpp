@@ -44,12 +44,12 @@ class checkpoint_collectives {
   /// Call between two collectives. True if one did not complete, because a rank exited or timed out.
   bool may_be_broken() const;
   /// True on the rank that owns the checkpoints: rank 0, even if all ranks write files.
-  bool writes() const { return world_.rank() == 0; }
+  bool owns_checkpoints() const { return world_.rank() == 0; }
 
-  /// Calls `find` on rank 0 and broadcasts its result. If it throws, rank 0 rethrows; the others throw nonfinite_error (N13) if it was one,
+  /// Calls `f` on rank 0 and broadcasts its result. If it throws, rank 0 rethrows; the others throw nonfinite_error (N13) if it was one,
   /// else world_error (E25) with its message.
-  nlohmann::json on_rank0(std::function<nlohmann::json()> const& find) const;
-  bool rank0_decides(std::function<bool()> const& find) const;
+  nlohmann::json on_rank0(std::function<nlohmann::json()> const& f) const;
+  bool rank0_decides(std::function<bool()> const& f) const;
   /// True if `local` is true on all ranks.
   bool all_ranks_agree(bool local) const;
   /// The failure message of one rank, with its number; empty if all ranks passed an empty `local`.
@@ -57,12 +57,12 @@ class checkpoint_collectives {
 
   /// Broadcasts the checkpoint that `find` returns on rank 0; false if it finds none. `source`: its path. For a sharded optimizer in
   /// `trained`, each rank keeps only its shards, so only rank 0 ever holds the full state.
-  bool share(std::function<bool(snapshot&, std::string&)> const& find, std::vector<trained_optimizer> const& trained,
-             snapshot& content, std::string& source) const;
+  bool broadcast_checkpoint(std::function<bool(snapshot&, std::string&)> const& find,
+                            std::vector<trained_optimizer> const& trained, snapshot& content, std::string& source) const;
 
   /// The ranks that write a checkpoint.
-  enum class writers : unsigned char { first, all };
-  /// Gathers a checkpoint from the snapshots that `make` returns. With writers::first rank 0 gets all of it; with writers::all each rank
+  enum class writers : unsigned char { rank0, all };
+  /// Gathers a checkpoint from the snapshots that `make` returns. With writers::rank0 rank 0 gets all of it; with writers::all each rank
   /// gets the portion that it writes. Only rank 0 gets the model. Sets the buffers of `model` to those of rank 0. The full tensors of the
   /// sharded optimizers in `trained` are gathered on the rank that writes them. If `make` throws on one rank, all throw: nonfinite_error
   /// (N13) if it was one, else world_error (E25). Throws world_error (E26), which names a tensor that differs from rank 0's.

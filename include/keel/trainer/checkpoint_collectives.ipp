@@ -101,13 +101,13 @@ inline bool is_not_finite(std::exception const& thrown) {
 
 KEEL_BODY checkpoint_collectives::checkpoint_collectives(world_of_ranks world) : world_(std::move(world)) {}
 
-KEEL_BODY nlohmann::json checkpoint_collectives::on_rank0(std::function<nlohmann::json()> const& find) const {
-  if (!is_shared()) return find();
+KEEL_BODY nlohmann::json checkpoint_collectives::on_rank0(std::function<nlohmann::json()> const& f) const {
+  if (!is_shared()) return f();
   nlohmann::json found;
   std::exception_ptr thrown;
   if (world_.rank() == 0) {
     try {
-      found["found"] = find();
+      found["found"] = f();
     } catch (std::exception const& one) {
       thrown = std::current_exception();
       found = {{"threw", std::string(one.what())}, {"is_not_finite", is_not_finite(one)}};
@@ -125,8 +125,8 @@ KEEL_BODY nlohmann::json checkpoint_collectives::on_rank0(std::function<nlohmann
   return found["found"];
 }
 
-KEEL_BODY bool checkpoint_collectives::rank0_decides(std::function<bool()> const& find) const {
-  return on_rank0([&] { return nlohmann::json(find()); }).get<bool>();
+KEEL_BODY bool checkpoint_collectives::rank0_decides(std::function<bool()> const& f) const {
+  return on_rank0([&] { return nlohmann::json(f()); }).get<bool>();
 }
 
 KEEL_BODY bool checkpoint_collectives::may_be_broken() const {
@@ -140,9 +140,9 @@ KEEL_BODY std::string checkpoint_collectives::exchange_failure_message(std::stri
   return detail::exchange_failure_message(world_, local);
 }
 
-KEEL_BODY bool checkpoint_collectives::share(std::function<bool(snapshot&, std::string&)> const& find,
-                                             std::vector<trained_optimizer> const& trained, snapshot& content,
-                                             std::string& source) const {
+KEEL_BODY bool checkpoint_collectives::broadcast_checkpoint(std::function<bool(snapshot&, std::string&)> const& find,
+                                                            std::vector<trained_optimizer> const& trained, snapshot& content,
+                                                            std::string& source) const {
   if (!is_shared()) return find(content, source);
   nlohmann::json const found = on_rank0([&]() -> nlohmann::json {
     if (!find(content, source)) return nullptr;
@@ -237,7 +237,7 @@ KEEL_BODY snapshot checkpoint_collectives::gather(std::function<snapshot()> cons
   std::vector<std::uint64_t> bytes(static_cast<std::size_t>(world_.size()));
   for (auto const& [name, tensor] : content.model) bytes.front() += bytes_of(tensor);
   partition_tensors(content.optimizer, trained, [&](std::uint64_t more) {
-    auto const least = who == writers::first ? bytes.begin() : std::min_element(bytes.begin(), bytes.end());
+    auto const least = who == writers::rank0 ? bytes.begin() : std::min_element(bytes.begin(), bytes.end());
     *least += more;
     return static_cast<int>(least - bytes.begin());
   });
@@ -248,14 +248,14 @@ KEEL_BODY snapshot checkpoint_collectives::gather(std::function<snapshot()> cons
     nlohmann::json own;
     if (world_.rank() == rank)
       own = {{"patch", nlohmann::json::diff(first, nlohmann::json::parse(text))},
-             {"tensors", list_tensor_forms(who == writers::first ? content.tensors : tensor_map())}};
+             {"tensors", list_tensor_forms(who == writers::rank0 ? content.tensors : tensor_map())}};
     nlohmann::json const of_rank = nlohmann::json::parse(broadcast_string(world_, own.dump(), rank));
     tensor_map const tensors = broadcast_tensor_map(world_, content.tensors, of_rank.at("tensors"), rank);
-    if (!writes()) continue;
+    if (!owns_checkpoints()) continue;
     others.push_back(of_rank.at("patch"));
     for (auto const& [name, tensor] : tensors) of_others.emplace(rank_prefix(rank) + name, tensor);
   }
-  if (writes()) {
+  if (owns_checkpoints()) {
     content.state[part_of_ranks] = std::move(others);
     content.tensors.merge(of_others);
   } else {

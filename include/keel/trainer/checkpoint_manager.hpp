@@ -62,8 +62,8 @@ namespace keel::detail::inline KEEL_MODE {
 
 class deferred_parts;
 
-/// Why a snapshot is loaded. `roll_back` keeps a learning rate that an earlier rollback lowered; `put_back` restores the exact state.
-enum class snapshot_use : unsigned char { resume, roll_back, replay, put_back };
+/// Why a snapshot is loaded. `roll_back` keeps a learning rate that an earlier rollback lowered; `restore_exactly` restores the exact state.
+enum class snapshot_use : unsigned char { resume, roll_back, replay, restore_exactly };
 
 /// Manages the checkpoints of a run. Members without a comment are documented at the keel::trainer members of the same name.
 class checkpoint_manager {
@@ -80,8 +80,9 @@ class checkpoint_manager {
   bool resume();
 
   void save();
-  /// Requests a save at the next boundary, for an alarm or a signal. Call it on the training thread; request_save() from any thread.
-  void ask() { is_save_requested_ = true; }
+  /// Requests a save at the next boundary, for an alarm or a signal. Call it on the training thread. request_save() is for the program, may
+  /// be called from any thread, and its checkpoint is retained like a scheduled one.
+  void request_save_from_training_thread() { is_save_requested_ = true; }
   void request_save() { save_requested_.store(true, std::memory_order_relaxed); }
   void wait_for_save();
 
@@ -125,7 +126,7 @@ class checkpoint_manager {
   /// Call at each update boundary: collects finished saves, rolls back, saves. Collective. `updated`: the last update was applied. `asked`:
   /// a signal, or any of several ranks, requests a save. `slowest_update()`: duration of the slowest update plus that of an evaluation, in
   /// seconds. Returns true if the run rolled back and its data continues at another position.
-  bool at_boundary(bool updated, bool asked, std::function<double()> const& slowest_update);
+  bool handle_boundary(bool updated, bool asked, std::function<double()> const& slowest_update);
 
   /// Ends the run: saves unsaved progress and returns when everything is durable. Collective. Throws what a save throws.
   void end();
@@ -133,8 +134,8 @@ class checkpoint_manager {
   /// exceptions. `is_failure_collective`: all ranks end with it; if not, nothing is saved. Throws what a save throws.
   void save_after(std::exception const& thrown, bool is_failure_collective = true);
 
-  /// `now`: the record or the evaluation of the last update is incomplete, so save() is postponed to the boundary.
-  void mark_incomplete(bool now) { is_incomplete_ = now; }
+  /// `is_incomplete`: the record or the evaluation of the last update is incomplete, so save() is postponed to the boundary.
+  void set_incomplete(bool is_incomplete) { is_incomplete_ = is_incomplete; }
 
   /// Call at an update boundary. Captures the random state from which the next update starts.
   void capture_random_state();
@@ -170,7 +171,7 @@ class checkpoint_manager {
   std::vector<state_part> parts();
   std::function<void(std::int64_t, std::string const&)> on_damaged();
 
-  config present_config() const;
+  config current_config() const;
   /// Throws error (S05) for an optimizer that cannot be saved, and what the writer throws for such tensors.
   void require_saveable(trained_models& models);
   accepted_changes accepted(snapshot_use use) const;
@@ -185,8 +186,9 @@ class checkpoint_manager {
   bool is_due_by_count(std::int64_t updates, bool updated) const;
 
   bool may_drop_an_update() const { return saves_ && (recipe_.checkpoint.on_exception || recipe_.accumulate.count > 1); }
-  /// Takes a snapshot of the current state. `age`: the attempt that produced the parameters; nullopt means the current attempt.
-  snapshot live(std::optional<std::int64_t> age = {});
+  /// Takes a snapshot of the current state. `produced_by_attempt`: the attempt that produced the parameters; nullopt means the current
+  /// attempt.
+  snapshot take_snapshot_now(std::optional<std::int64_t> produced_by_attempt = {});
   /// Describes the current state for the record. For a sharded optimizer, describes only this rank's shards.
   nlohmann::ordered_json describe_live_state();
   /// Saves if the cadence, a request or a new best requires it. Collective.
@@ -199,23 +201,23 @@ class checkpoint_manager {
   /// measure the first save under young_daly, at the end of a run, or on an exception.
   enum class save_reason : unsigned char { scheduled, program, requested };
   retention retention_for(save_reason reason) const;
-  /// Saves a multi-rank checkpoint. Collective. `at_once`: returns when the checkpoint is durable, and throws on failure. If all
+  /// Saves a multi-rank checkpoint. Collective. `is_synchronous`: returns when the checkpoint is durable, and throws on failure. If all
   /// ranks can write to rank 0's directory and rank 0 sees their files, each rank writes its portion; otherwise rank 0 writes everything.
-  void save_collectively(save_reason reason, std::optional<std::int64_t> age, bool at_once);
+  void save_collectively(save_reason reason, std::optional<std::int64_t> produced_by_attempt, bool is_synchronous);
   std::string const& run_id();
-  void begin_save(save_reason reason, std::optional<std::int64_t> age = {});
+  void begin_save(save_reason reason, std::optional<std::int64_t> produced_by_attempt = {});
   void save_now(save_reason reason);
   /// Throws file_error (E01) if another run has taken the directory.
   void require_lock();
   /// Runs `save` and records it as the last save; reverts that if `save` throws.
   template <class Save>
-  void remember(Save const& save);
+  void record_save(Save const& save);
 
   /// True if a file in the run directory requests a save; removes it. Checks at most once per second, to limit system calls.
   bool take_save_request_file();
 
   /// Warns, once, if the grace period after a signal is too short to complete the open update, a pending save and the final save.
-  void warn_of_grace(double slowest_update);
+  void warn_if_grace_too_short(double slowest_update);
 
   void apply(snapshot content, std::string const& source, snapshot_use use = snapshot_use::resume);
   /// Restores the random state of the checkpoint just applied. A rank without saved state gets a random stream distinct from all others.
@@ -277,7 +279,7 @@ class checkpoint_manager {
   bool is_best_pending_ = false;             ///< the last evaluation was the best so far and is not saved yet
   double slowest_save_ = 0.0;                ///< seconds until the checkpoint was durable
   bool warned_ = false;
-  bool cannot_look_ = false;
+  bool is_request_check_reported_ = false;
   time_source::time_point looked_at_{};
   std::atomic<bool> may_have_lost_ranks_{false};  ///< shortens the wait for other ranks' files
   std::optional<bool> can_all_ranks_write_;       ///< to one directory; nullopt before the first multi-rank save

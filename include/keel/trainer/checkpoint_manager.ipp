@@ -50,7 +50,7 @@ KEEL_BODY checkpoint_manager::checkpoint_manager(config const& recipe, trainer_o
       deferred_parts_(std::make_unique<deferred_parts>()) {
   if (!saves_) return;
   require_saveable(models_);
-  if (!ranks_.writes()) {
+  if (!ranks_.owns_checkpoints()) {
     if (directory != nullptr) writer_ = std::make_unique<rank_writer>(directory->files(), ranks_.rank());
     return;
   }
@@ -76,14 +76,14 @@ KEEL_BODY void checkpoint_manager::part_added(std::string const& name, trained_m
   if (!resumed_) return;
   bool const may_roll_back = models_.rollback_distance() > 0;
   std::vector<state_part> const parts{state_part::of("step", alone)};
-  snapshot beginning;
+  snapshot initial_state;
   if (may_roll_back) {
-    config const present = present_config();
-    beginning = snapshot_buffers().copy(take_snapshot(present, alone.model(), alone.trained(), parts));
+    config const present = current_config();
+    initial_state = snapshot_buffers().copy(take_snapshot(present, alone.model(), alone.trained(), parts));
   }
   if (deferred_parts::waiting_part const* const waiting = deferred_parts_->find(name)) {
     models_.match_groups(waiting->content.state);
-    config const present = present_config();
+    config const present = current_config();
     apply_snapshot(waiting->content, present, alone.model(), alone.trained(), parts, waiting->source,
                    accepted(snapshot_use::resume));
     alone.adopt_loaded_rates();
@@ -92,7 +92,7 @@ KEEL_BODY void checkpoint_manager::part_added(std::string const& name, trained_m
     // Save soon, so that there is a checkpoint with the new part to roll back to.
     is_save_requested_ |= may_roll_back;
   }
-  deferred_parts_->made(name, std::move(beginning));
+  deferred_parts_->part_created(name, std::move(initial_state));
 }
 
 KEEL_BODY void checkpoint_manager::capture_random_before_parts() {
@@ -158,7 +158,7 @@ KEEL_BODY best_saved checkpoint_manager::load_best() {
     throw error(
         "E12", "this run has no best checkpoint. Add keel::checkpoint::keep_best to the recipe, and train until one is saved.");
   models_.settle();
-  models_.require_parameters_in_place();
+  models_.require_average_swapped_out();
   bool const of_average = recipe_.evaluation.averaged && !models_.averages().empty() &&
                           recipe_.checkpoint.metric == checkpoint::metric::evaluation_loss;
   auto const whole = models_.gather_parameters();
@@ -192,7 +192,7 @@ KEEL_BODY void checkpoint_manager::begin() {
   }
 }
 
-KEEL_BODY bool checkpoint_manager::at_boundary(bool updated, bool asked, std::function<double()> const& slowest_update) {
+KEEL_BODY bool checkpoint_manager::handle_boundary(bool updated, bool asked, std::function<double()> const& slowest_update) {
   if (!saves_) return false;
   deferred_parts_->require_none_waiting();
   try {
@@ -202,7 +202,7 @@ KEEL_BODY bool checkpoint_manager::at_boundary(bool updated, bool asked, std::fu
     if (auto const request = models_.take_rollback_request(by)) return roll_back(*request, by);
     // With several ranks the file is checked before their agreement, in should_request_save.
     save_if_due(updated, asked || (!ranks_.is_shared() && take_save_request_file()));
-    if (saver_) warn_of_grace(slowest_update());
+    if (saver_) warn_if_grace_too_short(slowest_update());
   } catch (nonfinite_error const& thrown) {
     // A state that cannot be saved because it is broken is not worth training on, so roll back.
     if (recipe_.nonfinite.kind != nonfinite::kind::rollback || thrown.id() != rule::N13::id) throw;
@@ -289,7 +289,7 @@ KEEL_BODY std::function<void(std::int64_t, std::string const&)> checkpoint_manag
   return [this](std::int64_t update, std::string const& message) { log_.emit("damaged", update, {{"message", message}}); };
 }
 
-KEEL_BODY config checkpoint_manager::present_config() const {
+KEEL_BODY config checkpoint_manager::current_config() const {
   config value = recipe_;
   value.run = models_.facts();
   return value;
@@ -321,12 +321,12 @@ KEEL_BODY std::string const& checkpoint_manager::run_id() {
   return run_id_;
 }
 
-KEEL_BODY snapshot checkpoint_manager::live(std::optional<std::int64_t> age) {
+KEEL_BODY snapshot checkpoint_manager::take_snapshot_now(std::optional<std::int64_t> produced_by_attempt) {
   models_.settle();
-  models_.require_parameters_in_place();
+  models_.require_average_swapped_out();
   random_ = random_snapshot::take(models_.parameters().device);
-  progress_.record.age = age.value_or(progress_.record.attempts);
-  config const present = present_config();
+  progress_.record.produced_by_attempt = produced_by_attempt.value_or(progress_.record.attempts);
+  config const present = current_config();
   snapshot content = take_snapshot(present, models_.model(), models_.trained(), parts());
   content.generation = rollbacks_.generation();
   content.run = run_id();
@@ -351,7 +351,7 @@ KEEL_BODY nlohmann::ordered_json checkpoint_manager::describe_live_state() {
 KEEL_BODY snapshot checkpoint_manager::before_update(random_snapshot const& random, data_cursor const& cursor) {
   random_ = random;
   data_cursor const now = std::exchange(progress_.cursor, cursor);
-  config const present = present_config();
+  config const present = current_config();
   snapshot content = take_snapshot(present, models_.model(), models_.trained(), parts());
   progress_.cursor = now;
   content.generation = rollbacks_.generation();
@@ -364,7 +364,7 @@ KEEL_BODY snapshot checkpoint_manager::before_update(random_snapshot const& rand
 
 KEEL_BODY void checkpoint_manager::apply_for_replay(snapshot content, std::string const& source, bool exactly) {
   std::string const run = run_id_;
-  apply(std::move(content), source, exactly ? snapshot_use::put_back : snapshot_use::replay);
+  apply(std::move(content), source, exactly ? snapshot_use::restore_exactly : snapshot_use::replay);
   run_id_ = run;
 }
 
@@ -420,32 +420,33 @@ KEEL_BODY retention checkpoint_manager::retention_for(save_reason reason) const 
           .replaces = reason == save_reason::scheduled};
 }
 
-KEEL_BODY void checkpoint_manager::begin_save(save_reason reason, std::optional<std::int64_t> age) {
+KEEL_BODY void checkpoint_manager::begin_save(save_reason reason, std::optional<std::int64_t> produced_by_attempt) {
   // The result of the previous save decides which checkpoint is the best.
   wait_for_files();
-  remember([&] {
-    if (ranks_.is_shared()) return save_collectively(reason, age, false);
-    saver_->save(models_.updates(), live(age), retention_for(reason), [this] { require_lock(); });
+  record_save([&] {
+    if (ranks_.is_shared()) return save_collectively(reason, produced_by_attempt, false);
+    saver_->save(models_.updates(), take_snapshot_now(produced_by_attempt), retention_for(reason), [this] { require_lock(); });
   });
 }
 
 KEEL_BODY void checkpoint_manager::save_now(save_reason reason) {
   wait_for_files();
-  remember([&] {
+  record_save([&] {
     if (ranks_.is_shared()) return save_collectively(reason, {}, true);
     require_lock();
-    saver_->save_now(models_.updates(), live(), retention_for(reason));
+    saver_->save_now(models_.updates(), take_snapshot_now(), retention_for(reason));
   });
 }
 
-KEEL_BODY void checkpoint_manager::save_collectively(save_reason reason, std::optional<std::int64_t> age, bool at_once) {
+KEEL_BODY void checkpoint_manager::save_collectively(save_reason reason, std::optional<std::int64_t> produced_by_attempt,
+                                                     bool is_synchronous) {
   using kind = saver::at_once;
   retention const keep = retention_for(reason);
   auto const nothing = [] { return nlohmann::json(); };
   std::optional<pending_checkpoint> opened;
   try {
     nlohmann::json const place = ranks_.on_rank0([&]() -> nlohmann::json {
-      opened = saver_->open(models_.updates(), run_id(), machine_.new_run_id(), keep, at_once ? kind::yes : kind::no,
+      opened = saver_->open(models_.updates(), run_id(), machine_.new_run_id(), keep, is_synchronous ? kind::yes : kind::no,
                             [this] { require_lock(); });
       if (!opened) return nullptr;
       return opened->directory.string();
@@ -461,13 +462,13 @@ KEEL_BODY void checkpoint_manager::save_collectively(save_reason reason, std::op
     bool const all_write = *can_all_ranks_write_;
     auto const whole = models_.gather_parameters();
     using writers = checkpoint_collectives::writers;
-    snapshot const content =
-        ranks_.gather([&] { return live(age); }, models_.trained(), models_.model(), all_write ? writers::all : writers::first);
+    snapshot const content = ranks_.gather([&] { return take_snapshot_now(produced_by_attempt); }, models_.trained(),
+                                           models_.model(), all_write ? writers::all : writers::rank0);
     int const ranks = all_write ? ranks_.size() : 1;
     using std::chrono::milliseconds;
     milliseconds const short_while(2000), long_while = std::max(ranks_.timeout() / 2, short_while);
     auto const patience = [this, short_while, long_while] { return may_have_lost_ranks_ ? short_while : long_while; };
-    if (recipe_.checkpoint.asynchronous && !at_once) {
+    if (recipe_.checkpoint.asynchronous && !is_synchronous) {
       if (writer_ && all_write) writer_->begin(directory, content);
       ranks_.all_ranks_agree(true);
       ranks_.on_rank0([&] {
@@ -504,11 +505,11 @@ KEEL_BODY void checkpoint_manager::save_collectively(save_reason reason, std::op
 
 KEEL_BODY void checkpoint_manager::require_lock() {
   if (directory_->require_lock()) log_.emit("lock_retaken", models_.updates());
-  log_.log_weaker_promises(models_.updates());
+  log_.log_weaker_guarantees(models_.updates());
 }
 
 template <class Save>
-void checkpoint_manager::remember(Save const& save) {
+void checkpoint_manager::record_save(Save const& save) {
   saved_at_ = progress_.record.attempts;
   try {
     save();
@@ -526,12 +527,13 @@ KEEL_BODY bool checkpoint_manager::take_save_request_file() {
     return directory_->take_save_request();
   } catch (file_error const& thrown) {
     // Failing to read the request file must not end the run; log it once.
-    if (!std::exchange(cannot_look_, true)) log_.emit("cannot_look", models_.updates(), {{"message", thrown.what()}});
+    if (!std::exchange(is_request_check_reported_, true))
+      log_.emit("cannot_look", models_.updates(), {{"message", thrown.what()}});
     return false;
   }
 }
 
-KEEL_BODY void checkpoint_manager::warn_of_grace(double slowest_update) {
+KEEL_BODY void checkpoint_manager::warn_if_grace_too_short(double slowest_update) {
   double const grace = static_cast<double>(recipe_.timeout.grace);
   if (grace > 0.0) {
     double const saving = slowest_save_ * (recipe_.checkpoint.asynchronous ? 2.0 : 1.0);
@@ -550,7 +552,7 @@ KEEL_BODY void checkpoint_manager::apply(snapshot content, std::string const& so
   if (ranks != ranks_.size() && (use == snapshot_use::resume || use == snapshot_use::roll_back))
     log_.other_ranks(source, ranks, ranks_.size());
   for (auto const& one : migrations_) {
-    if (use == snapshot_use::put_back) break;
+    if (use == snapshot_use::restore_exactly) break;
     snapshot const before = content;
     migration change(content);
     one.change(change);
@@ -564,12 +566,12 @@ KEEL_BODY void checkpoint_manager::apply(snapshot content, std::string const& so
   // A checkpoint of an older version has no interval, so do not keep the current one.
   progress_.record.interval = {};
   // A replay returns to the current state, in which some parts may still be waiting for their saved state.
-  bool const is_replay = use == snapshot_use::replay || use == snapshot_use::put_back;
+  bool const is_replay = use == snapshot_use::replay || use == snapshot_use::restore_exactly;
   auto waiting = is_replay ? std::optional(*deferred_parts_) : std::nullopt;
   deferred_parts_->match(content, models_.trained(), source);
   if (waiting) *deferred_parts_ = std::move(*waiting);
   models_.match_groups(content.state);
-  config const present = present_config();
+  config const present = current_config();
   auto const whole = models_.gather_parameters();
   apply_snapshot(std::move(content), present, models_.model(), models_.trained(), parts(), source, accepted(use));
   run_id_ = run_id;
@@ -591,7 +593,7 @@ KEEL_BODY bool checkpoint_manager::visit_newest(std::function<void(snapshot, std
         directory_->checkpoints(), [&](snapshot one, std::string const& path) { to = std::move(one), from = path; },
         on_damaged());
   };
-  if (!ranks_.share(find, sharded_optimizers(), content, source)) return false;
+  if (!ranks_.broadcast_checkpoint(find, sharded_optimizers(), content, source)) return false;
   take(std::move(content), source);
   return true;
 }
@@ -607,8 +609,8 @@ KEEL_BODY accepted_changes checkpoint_manager::accepted(snapshot_use use) const 
   std::erase_if(accepts.names, [&](std::string const& name) { return options_.fingerprints.count(name) > 0; });
   // A replay makes no optimizer step, so its learning rate does not matter.
   if (options_.resume_at || use == snapshot_use::roll_back || use == snapshot_use::replay) accepts.names.push_back("lr");
-  if (use == snapshot_use::put_back) accepts = {};
-  accepts.is_same_run = use == snapshot_use::roll_back || use == snapshot_use::put_back;
+  if (use == snapshot_use::restore_exactly) accepts = {};
+  accepts.is_same_run = use == snapshot_use::roll_back || use == snapshot_use::restore_exactly;
   return accepts;
 }
 
@@ -648,14 +650,14 @@ KEEL_BODY bool checkpoint_manager::load_checkpoint_of(std::int64_t update) {
     from = store.path_of(id).string();
     return true;
   };
-  ranks_.share(find, sharded_optimizers(), content, source);
+  ranks_.broadcast_checkpoint(find, sharded_optimizers(), content, source);
   apply(std::move(content), source);
   restore_loaded_random();
   history.restarted_at.push_back(update);
   history.restarted_with.push_back(rate);
   history.before_restart = history.count();
   rollbacks_ = std::move(history);
-  std::int64_t const age = progress_.record.age;
+  std::int64_t const produced_by_attempt = progress_.record.produced_by_attempt;
   std::int64_t const kept = last_kept_attempt();
   progress_.record.attempts = std::max(newest.attempts, progress_.record.attempts);
   progress_.record.lines = directory_->metrics().lines();
@@ -668,7 +670,7 @@ KEEL_BODY bool checkpoint_manager::load_checkpoint_of(std::int64_t update) {
   });
   forget_lost_best();
   log_.restarted(newest_update, update, rate, kept);
-  begin_save(save_reason::scheduled, age);
+  begin_save(save_reason::scheduled, produced_by_attempt);
   if (saver_) saver_->wait();
   return true;
 }
@@ -683,7 +685,7 @@ KEEL_BODY bool checkpoint_manager::load_from(std::filesystem::path const& direct
       from = directory.string();
       return true;
     };
-    ranks_.share(find, sharded_optimizers(), content, source);
+    ranks_.broadcast_checkpoint(find, sharded_optimizers(), content, source);
     apply(std::move(content), source);
   } catch (nlohmann::json::exception const& thrown) {
     throw checkpoint_error("E05", directory.string() + ": it does not contain the state of a run (" + thrown.what() +
@@ -697,7 +699,7 @@ KEEL_BODY bool checkpoint_manager::load_from(std::filesystem::path const& direct
   directory_->layers().set_aside();
   log_.begins_with(directory, models_.updates(), describe_replaced_source(options_), describe_live_state());
   // Save at once, so that this directory no longer depends on the other one.
-  begin_save(save_reason::scheduled, progress_.record.age);
+  begin_save(save_reason::scheduled, progress_.record.produced_by_attempt);
   if (saver_) saver_->wait();
   return true;
 }
@@ -748,14 +750,14 @@ KEEL_BODY bool checkpoint_manager::roll_back(rollback_request const& request, co
   std::string source;
   auto const find = [&](snapshot& to, std::string& from) {
     auto& store = directory_->checkpoints();
-    auto found = find_checkpoint_before(store, attempts - plan.behind, before, on_damaged());
+    auto found = find_checkpoint_before(store, attempts - plan.max_fault_age, before, on_damaged());
     if (!found) return false;
     to = std::move(found->second);
     to.state["found_at"] = found->first.update;
     from = store.path_of(found->first).string();
     return true;
   };
-  if (!ranks_.share(find, sharded_optimizers(), content, source))
+  if (!ranks_.broadcast_checkpoint(find, sharded_optimizers(), content, source))
     throw_rollback_limit(request, rollbacks_, "the run has no earlier checkpoint");
   auto const found_at = content.state.at("found_at").get<std::int64_t>();
   content.state.erase("found_at");
@@ -779,7 +781,7 @@ KEEL_BODY bool checkpoint_manager::roll_back(rollback_request const& request, co
   progress_.record.attempts = record.attempts;
   progress_.record.lines = record.lines;
   progress_.record.rungs = record.rungs;
-  std::int64_t const age = progress_.record.age;
+  std::int64_t const produced_by_attempt = progress_.record.produced_by_attempt;
   bool const rewinds_data = plan.change != nonfinite::change::skip_data;
   if (!rewinds_data) {
     progress_.cursor = here;
@@ -789,11 +791,11 @@ KEEL_BODY bool checkpoint_manager::roll_back(rollback_request const& request, co
   // The checkpoint may predate an earlier rollback, so its learning rate may not be lowered yet.
   bool const lowers = plan.change == nonfinite::change::lower_lr;
   double const factor = lowered * (lowers ? nonfinite::lowered_by : 1.0) / models_.lowered();
-  if (factor != 1.0) models_.lower(factor);
+  if (factor != 1.0) models_.lower_learning_rates(factor);
   forget_lost_best();
   if (plan.change == nonfinite::change::reseed) reseed(models_.parameters().device, event.count);
   log_.rolled_back(event, to_string(plan.change), kept);
-  begin_save(save_reason::scheduled, age);
+  begin_save(save_reason::scheduled, produced_by_attempt);
   if (saver_) saver_->wait();
   hooks_(event);
   return rewinds_data;

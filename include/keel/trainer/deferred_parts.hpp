@@ -26,12 +26,12 @@ class deferred_parts {
   bool is_any_waiting() const { return !waiting_.empty(); }
   /// Throws checkpoint_error (E04), which names the parts, if the program has not created a part whose state is held.
   void require_none_waiting() const;
-  /// Returns the held state of the part `name`, or null. Valid until the next match() or made().
+  /// Returns the held state of the part `name`, or null. Valid until the next match() or part_created().
   waiting_part const* find(std::string const& name) const;
 
-  /// Call after a part was created in the middle of the run and its held state was loaded: discards that state. `beginning`: a copy of the
-  /// part's initial state; empty if no part rolls back.
-  void made(std::string const& name, snapshot beginning);
+  /// Call after a part was created during the run, and after its held state, if any, was loaded. Discards that state and keeps
+  /// `initial_state`, a copy of the part's initial state; empty if no part rolls back.
+  void part_created(std::string const& name, snapshot initial_state);
 
   /// Adds the names of the parts created during the run, and the held states, to a checkpoint.
   void write(snapshot& content) const;

@@ -81,9 +81,9 @@ KEEL_BODY void deferred_parts::match(snapshot& content, std::vector<trained_opti
     waiting_.emplace(name, std::move(part));
   }
   nlohmann::json const known = content.state.value("optimizers", nlohmann::json::object());
-  for (auto const& [name, beginning] : initial_snapshots_) {
+  for (auto const& [name, initial_state] : initial_snapshots_) {
     if (!is_here(name) || known.contains(name)) continue;
-    snapshot copy = beginning;
+    snapshot copy = initial_state;
     places_of_part(name).move(copy, content);
   }
 }
@@ -107,10 +107,10 @@ KEEL_BODY deferred_parts::waiting_part const* deferred_parts::find(std::string c
   return found == waiting_.end() ? nullptr : &found->second;
 }
 
-KEEL_BODY void deferred_parts::made(std::string const& name, snapshot beginning) {
+KEEL_BODY void deferred_parts::part_created(std::string const& name, snapshot initial_state) {
   names_.insert(name);
   waiting_.erase(name);
-  if (beginning.state.is_object()) initial_snapshots_.insert_or_assign(name, std::move(beginning));
+  if (initial_state.state.is_object()) initial_snapshots_.insert_or_assign(name, std::move(initial_state));
 }
 
 KEEL_BODY void deferred_parts::write(snapshot& content) const {

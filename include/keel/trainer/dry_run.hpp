@@ -1,7 +1,7 @@
 // Dry runs of a trainer or part, to use before a long run. They leave the run unchanged: parameters, buffers, optimizer state, registered
 // state, random numbers, counters and files.
 //     keel::lr_range_result range = run.lr_range_test(batches, loss_of);   which learning rates can this run use?
-//     keel::overfit_result fit = run.overfit_one_batch(batch, loss_of);    can it memorize one batch? If not, it is broken
+//     keel::overfit_result fit = run.overfit_one_batch(batch, loss_of);    can the model memorize one batch? If not, something is broken
 // Both train with the recipe's clipping, precision and loss scale, but with other learning rates and fresh optimizer state. An optimizer
 // that keeps state outside of state() must restore it itself; keel's optimizers do. The calls are in dry_run_calls.hpp.
 #pragma once
@@ -86,7 +86,7 @@ inline std::vector<random_snapshot> random_state_of(trained_models const& models
 inline step_engine& require_whole_parameters(step_engine& step) {
   if (step.ranks().shards_parameters())
     throw error("E12",
-                "preflight, lr_range_test, overfit_one_batch, replay and narrow run the model on one rank, which "
+                "preflight, lr_range_test, overfit_one_batch, replay and narrow_down run the model on one rank, which "
                 "keel::shard::zero<3> does not support. Run them under keel::shard::zero<2>, or on one rank.");
   return step;
 }
@@ -143,14 +143,14 @@ class saved_state {
   std::function<void()> engine_;
 };
 
-/// Trains until `take(updated)` returns false, an update is skipped, or the recipe would end the run. Updates that are skipped because the
-/// loss scale overflowed do not count: the scaler causes them while it adapts. Throws out_of_memory_error (E09) if the ladder has no rung
-/// left, and data_error (E06) for empty `batches`.
-template <class Step, class Batches, class LossOf, class Take>
-void dry_run_updates(Step& step, Batches& batches, LossOf& loss_of, Take&& take) {
+/// Trains until `on_update(updated)` returns false, an update is skipped, or the recipe would end the run. Updates that are skipped because
+/// the loss scale overflowed do not count: the scaler causes them while it adapts. Throws out_of_memory_error (E09) if the ladder has no
+/// rung left, and data_error (E06) for empty `batches`.
+template <class Step, class Batches, class LossOf, class OnUpdate>
+void dry_run_updates(Step& step, Batches& batches, LossOf& loss_of, OnUpdate&& on_update) {
   auto const should_continue = [&](step_outcome const& one) {
     if (one.is<result::accumulated>()) return true;
-    if (auto const* const updated = one.get_if<result::updated>()) return take(*updated);
+    if (auto const* const updated = one.get_if<result::updated>()) return on_update(*updated);
     if (auto const* const ended = one.get_if<result::gave_up>()) {
       throw out_of_memory_error("E09", "memory ran out in a dry run: " + ended->detail + ". Make the batch smaller.");
     }
@@ -191,14 +191,14 @@ class dry_run_observer final : public step_observer {
   /// `of`: the observer of the run's own step, which must outlive this one.
   explicit dry_run_observer(step_observer const& of) : of_(of) {}
   bool traces_incidents() const override { return false; }
-  config judged(config const& value) const override { return of_.judged(value); }
+  config with_run_facts(config const& value) const override { return of_.with_run_facts(value); }
 
  private:
   step_observer const& of_;
 };
 
 /// Which ranks take part in the dry run.
-enum class dry_run_of : bool { all_ranks, this_rank };
+enum class dry_run_ranks : bool { all_ranks, this_rank };
 
 /// A temporary step for a dry run, with the model, optimizer, recipe and current rungs of the run's own step.
 template <class Step>
@@ -233,7 +233,7 @@ class dry_run {
 
  public:
   /// Throws error (E12) while an update is open.
-  explicit dry_run(dry_run_subject const& of, dry_run_of caller = dry_run_of::all_ranks) : of_(of), caller_(caller) {
+  explicit dry_run(dry_run_subject const& of, dry_run_ranks caller = dry_run_ranks::all_ranks) : of_(of), caller_(caller) {
     of_.loop.require_no_open_update("a dry run");
   }
 
@@ -303,12 +303,12 @@ class dry_run {
     deterministic_scope const deterministic(is_strict);
     saved_state const saved(of_);
     set_base_rates(of_.step);
-    dry_run_step<Step> trial(of_, caller_ == dry_run_of::all_ranks ? of_.step.ranks().world() : world_of_ranks());
+    dry_run_step<Step> trial(of_, caller_ == dry_run_ranks::all_ranks ? of_.step.ranks().world() : world_of_ranks());
     train(*trial);
   }
 
   dry_run_subject of_;
-  dry_run_of caller_;
+  dry_run_ranks caller_;
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -44,7 +44,8 @@ namespace keel::inline KEEL_MODE {
 
 /// Dry runs, preflight and replays, which keel::trainer and keel::part inherit. Afterwards the run is unchanged: the models, optimizers and
 /// registered state of all parts, random numbers, counters and files. All throw error (E12) while any model of the run has an open update.
-/// `loss_of` is the same as for an update. `Owner` derives from this class, and its member dry_run_subject() returns what its dry runs work on.
+/// `loss_of` is the same as for an update. `Owner` derives from this class, and its member dry_run_subject() returns the step and the loop
+/// that its dry runs use.
 template <class Owner, class Step>
 class dry_run_calls {
  public:
@@ -57,7 +58,7 @@ class dry_run_calls {
       return {};
     } else {
       auto const of = subject();
-      auto const trying = of.loop.try_out();
+      auto const trying = of.loop.enter_dry_run();
       return detail::dry_run<Step>(of).lr_range_test(batches, loss_of, options);
     }
   }
@@ -65,7 +66,7 @@ class dry_run_calls {
   template <class Batch, class LossOf>
   overfit_result overfit_one_batch(Batch const& batch, LossOf&& loss_of, std::int64_t updates = 200) {
     auto const of = subject();
-    auto const trying = of.loop.try_out();
+    auto const trying = of.loop.enter_dry_run();
     return detail::dry_run<Step>(of).overfit_one_batch(batch, loss_of, updates);
   }
   /// Checks model, data and recipe for problems that would waste the run; takes about a minute. keel/diagnose/preflight.hpp lists the
@@ -78,9 +79,9 @@ class dry_run_calls {
       return detail::reject_call<rule::U32, Batches>(), preflight_result();
     } else {
       detail::preflight_subject<Step> of{subject()};
-      auto const trying = of.loop.try_out();
+      auto const trying = of.loop.enter_dry_run();
       if (of.step.facts().is_length_pending)
-        of.length = length_of(detail::with_epoch_length(of.loop.options(), batches), of.step.present_value().accumulate.count);
+        of.length = length_of(detail::with_epoch_length(of.loop.options(), batches), of.step.current_config().accumulate.count);
       return detail::run_preflight_if_included(of, batches, loss_of, options);
     }
   }
@@ -101,7 +102,7 @@ class dry_run_calls {
   }
   /// Reruns the update several times, each time with one change. A change that makes the update finite points to the cause.
   template <class Batch = void, class LossOf>
-  narrow_result narrow(std::filesystem::path const& incident, LossOf&& loss_of) {
+  narrow_down_result narrow_down(std::filesystem::path const& incident, LossOf&& loss_of) {
     return replay_of<Batch>(incident, loss_of, [](auto& again) { return again.run_experiments(); });
   }
 
@@ -122,7 +123,7 @@ class dry_run_calls {
     } else {
       deterministic_scope const deterministic(Step::configured.determinism.kind == determinism::kind::strict);
       auto const of = subject();
-      auto const trying = of.loop.try_out();
+      auto const trying = of.loop.enter_dry_run();
       return detail::replay_incident<Batch>(of, incident, loss_of, use);
     }
   }

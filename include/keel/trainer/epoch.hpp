@@ -50,7 +50,7 @@ std::int64_t epoch_length([[maybe_unused]] Batches& batches, std::int64_t batche
   }
 }
 
-/// Returns the options with batches_per_epoch set, if the batches provide their number.
+/// Returns the options with batches_per_epoch set, if the source knows its number of batches.
 template <class Batches>
 trainer_options with_epoch_length(trainer_options options, Batches& batches) {
   options.batches_per_epoch = std::max<std::int64_t>(epoch_length(batches, options.batches_per_epoch, true), 0);

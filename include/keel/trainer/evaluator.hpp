@@ -69,7 +69,7 @@ class evaluator {
     }
   }
   /// Sets the program state that evaluations restore; it must outlive this object.
-  void restore(program_state& state) { program_ = &state; }
+  void set_restored_state(program_state& state) { program_ = &state; }
 
   /// Evaluates on all batches, independently of the recipe's evaluations. Collective for a multi-rank recipe.
   template <class Batches, class LossOf>
@@ -93,10 +93,10 @@ class evaluator {
   double evaluate_all();
 
   /// Calls `use(name, run)` for each evaluation; `run(most)` evaluates up to `most` batches without recording anything.
-  void rehearse_each(std::function<void(std::string const&, std::function<void(std::int64_t)> const&)> const& use) const;
+  void for_each_evaluation(std::function<void(std::string const&, std::function<void(std::int64_t)> const&)> const& use) const;
 
   /// Throws error (E12) if the recipe evaluates and no evaluation was added, or no model keeps the average that it evaluates.
-  void require_any() const;
+  void require_evaluations() const;
   /// True if the recipe evaluates after `updates` updates.
   bool is_due(std::int64_t updates) const;
   /// True at the first update boundary after an epoch that the recipe evaluates.
@@ -104,7 +104,7 @@ class evaluator {
   /// Sets a function to call before each batch of an evaluation.
   void set_before_batch_hook(std::function<void()> call) { before_batch_hook_ = std::move(call); }
   /// True during an evaluation, and after one that threw.
-  bool is_inside() const { return is_inside_; }
+  bool is_evaluating_or_failed() const { return is_evaluating_or_failed_; }
   /// Duration of the slowest run of the recipe's evaluations, in seconds.
   double slowest() const { return slowest_; }
 
@@ -129,14 +129,14 @@ class evaluator {
     // Ranks that gather parameters together cannot repeat a batch alone.
     return !context_.models.shards_parameters() && oom::has_rung(context_.recipe.oom, oom::rung_kind::halve_micro_batch);
   }
-  double judged(std::vector<std::pair<std::string, double>> const& values) const;
+  double monitored_value(std::vector<std::pair<std::string, double>> const& values) const;
 
   run_context context_;
   std::vector<named_evaluation> all_;
   double slowest_ = 0.0;
   bool is_recipe_evaluation_ = false;
   std::function<void()> before_batch_hook_;
-  bool is_inside_ = false;
+  bool is_evaluating_or_failed_ = false;
   program_state* program_ = nullptr;
 };
 

@@ -44,7 +44,7 @@ KEEL_BODY evaluation_result evaluator::evaluate(std::string const& name, measure
     context_.models.begin_evaluation_batch();
     if (before_batch_hook_) before_batch_hook_();
   };
-  is_inside_ = true;
+  is_evaluating_or_failed_ = true;
   evaluation_result result = [&] {
     // Inside an update, changes that the program makes between two micro-batches must persist.
     program_state_guard const unchanged(context_.models.at_boundary() ? program_ : nullptr);
@@ -56,9 +56,9 @@ KEEL_BODY evaluation_result evaluator::evaluate(std::string const& name, measure
       throw;
     }
   }();
-  context_.models.follow_evaluations();
+  context_.models.end_evaluation();
   if (shard::is_distributed(context_.recipe.shard)) average_over_ranks(context_.world, name, result);
-  is_inside_ = false;
+  is_evaluating_or_failed_ = false;
   double const taken = std::chrono::duration<double, std::milli>(context_.time.now() - began).count();
   context_.log.evaluated(context_.models.updates(), name, result, is_recipe_evaluation_ ? std::optional(taken) : std::nullopt);
   if (!is_recipe_evaluation_) context_.hooks(event::evaluated{context_.models.updates(), name, result});
@@ -74,7 +74,7 @@ KEEL_BODY double evaluator::evaluate_all() {
     auto const averages = settings().averaged ? context_.models.averages() : std::vector<moving_average*>();
     std::vector<moving_average::averaged_scope> in_place;
     in_place.reserve(averages.size());
-    // In reverse order: parts that train one after the other have the same parameters.
+    // Swap out in reverse order, because parts linked by keel::after share parameters.
     auto const swaps_out = c10::make_scope_exit([&] {
       while (!in_place.empty()) in_place.pop_back();
     });
@@ -89,10 +89,10 @@ KEEL_BODY double evaluator::evaluate_all() {
   for (std::size_t i = 0; i < results.size(); ++i)
     context_.hooks(event::evaluated{context_.models.updates(), all_[i].name, results[i]});
   slowest_ = std::max(slowest_, std::chrono::duration<double>(context_.time.now() - began).count());
-  return judged(values);
+  return monitored_value(values);
 }
 
-KEEL_BODY void evaluator::rehearse_each(
+KEEL_BODY void evaluator::for_each_evaluation(
     std::function<void(std::string const&, std::function<void(std::int64_t)> const&)> const& use) const {
   for (named_evaluation const& one : all_) {
     use(one.name, [&](std::int64_t most) { one.measure(most, {1, may_cut(), context_.models.relief().attention, [] {}, {}}); });
@@ -106,7 +106,7 @@ KEEL_BODY void evaluator::require_averages() const {
                 "keel::evaluation::averaged.");
 }
 
-KEEL_BODY void evaluator::require_any() const {
+KEEL_BODY void evaluator::require_evaluations() const {
   if (settings().kind != evaluation::kind::none && !context_.models.all().empty()) require_averages();
   if (settings().kind == evaluation::kind::none || !all_.empty()) return;
   throw error("E12", "the recipe evaluates every " + std::to_string(settings().interval) +
@@ -124,7 +124,7 @@ KEEL_BODY bool evaluator::is_due_by_epochs() const {
   return context_.progress.cursor.epoch / interval > context_.progress.record.evaluated_epochs / interval;
 }
 
-KEEL_BODY double evaluator::judged(std::vector<std::pair<std::string, double>> const& values) const {
+KEEL_BODY double evaluator::monitored_value(std::vector<std::pair<std::string, double>> const& values) const {
   if (settings().monitor.empty()) return values.front().second;
   std::string const wanted = settings().monitor.letters;
   std::string there;

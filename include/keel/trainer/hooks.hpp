@@ -40,7 +40,7 @@ class hooks {
   template <class Hook>
   void add(Hook hook) {
     if constexpr (!takes_any<Hook>()) {
-      [[maybe_unused]] rule::U17::demand<false, Hook> said;
+      [[maybe_unused]] rule::U17::demand<false, Hook> check;
     } else {
       // All events share one hook object, so that it may count on one event and report on another.
       auto const shared = std::make_shared<Hook>(std::move(hook));

@@ -34,7 +34,7 @@ class iteration_sync final : public rank_requests {
   /// Throws the same as begin().
   void end(std::int64_t iterations, bool is_inside_iteration, bool is_in_update);
 
-  /// Aborts the world and writes this rank's record, with the message of threw() if there is one, else with `message`.
+  /// Aborts the world and writes this rank's record, with the message of record_exception() if there is one, else with `message`.
   void abort_peers(char const* message) const noexcept override {
     if (is_failure_collective()) return;
     std::string const& own = message_.empty() ? message : message_;
@@ -44,7 +44,7 @@ class iteration_sync final : public rank_requests {
   /// Forgets the exception that the last call recorded.
   void begin_call() { is_failure_collective_ = false, message_.clear(); }
   /// Records the exception in flight for abort_peers(). `is_failure_collective`: all ranks throw it; else only this one.
-  void threw(bool is_failure_collective, char const* message) {
+  void record_exception(bool is_failure_collective, char const* message) {
     is_failure_collective_ = is_failure_collective;
     message_ = is_failure_collective ? "" : message;
   }

@@ -33,7 +33,7 @@ KEEL_BODY iteration_sync::iteration_sync(world_of_ranks world, config const& rec
 }
 
 KEEL_BODY iteration_sync::~iteration_sync() {
-  if (std::uncaught_exceptions() > unwinding_) abort_peers("an exception has ended its run");
+  if (std::uncaught_exceptions() > unwinding_) abort_peers("an exception ended the run on this rank");
 }
 
 KEEL_BODY int iteration_sync::begin(bool has_batch, pending_requests const& local) {

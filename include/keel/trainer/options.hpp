@@ -29,7 +29,7 @@ struct trainer_options {
   /// Number of passes over the data. If 0, as many as `updates` needs; one if `updates` is 0 too.
   std::int64_t epochs = 0;
   /// Micro-batches per epoch, such as keel::shuffled_batches::size(). If `epochs` is set and `updates` is not, determines the length of the
-  /// run, which schedules need. If 0, it is unknown, or taken from the batches passed to fit.
+  /// run, which schedules need. 0: unknown; fit() then takes it from its source, if that has a size.
   std::int64_t batches_per_epoch = 0;
   /// Continue from the newest checkpoint in the run directory, if there is one.
   bool resume = true;
@@ -94,8 +94,8 @@ namespace keel::inline KEEL_MODE {
 /// Length of the run in updates of `accumulate` micro-batches each; 0: unknown. Throws error (E12) on overflow.
 std::int64_t length_of(trainer_options const& options, std::int64_t accumulate);
 
-/// Same as length_of(). With a single rank, returns run_facts::length_of_batches if the schedule needs a length and only options.epochs is
-/// set; fit() then counts the batches. With several ranks it does not, because their batch counts may differ.
+/// Like length_of(), except that with a single rank it returns run_facts::length_of_batches if the schedule needs a length and only
+/// options.epochs is set; fit() then counts the batches. With several ranks it does not, because their batch counts may differ.
 std::int64_t length_at_construction(trainer_options const& options, config const& recipe, bool is_single_rank);
 
 /// Returns the end of the console notice about a resume: which parameters the checkpoint replaced.

@@ -30,7 +30,7 @@ template <class Recipe, class Environment = environment>
 class part final : public detail::run_part,
                    public dry_run_calls<part<Recipe, Environment>, detail::typed_step<Recipe, Environment, detail::part_entry>>,
                    private step_observer,
-                   private detail::manual_backward_host {
+                   private detail::manual_backward_owner {
   using validated = detail::validated<Recipe, detail::part_entry>;
   using recipe_type = typename validated::recipe;
   using step_type = detail::typed_step<Recipe, Environment, detail::part_entry>;
@@ -64,13 +64,13 @@ class part final : public detail::run_part,
   /// rung left.
   template <class Batch, class LossOf>
   step_outcome update(Batch const& batch, LossOf&& loss_of) {
-    return taken([&] { return step_(batch, loss_of); });
+    return run_in_loop([&] { return step_(batch, loss_of); });
   }
   /// Trains on one micro-batch without a batch object, by calling `loss_of()`.
   template <class LossOf>
     requires std::invocable<std::remove_reference_t<LossOf>&>
   step_outcome update(LossOf&& loss_of) {
-    return taken([&] { return step_(loss_of); });
+    return run_in_loop([&] { return step_(loss_of); });
   }
   /// Opens a micro-batch for which the program runs the backward passes (step/manual_backward.hpp).
   [[nodiscard]] manual_backward open(std::int64_t rows = 1, std::int64_t tokens = 0) {
@@ -96,12 +96,12 @@ class part final : public detail::run_part,
     run_part::unfreeze(which, rate > 0.0 ? rate : step_.schedule().highest(0));
   }
   /// Same as trainer::change.
-  void change(numbers const& some)
+  void change(numbers const& changes)
     requires(detail::leaves_numbers_open<recipe_type>)
   {
-    config const before = step_.present_value();
-    step_.change(some);
-    loop_.record_change(*this, before, step_.present_value());
+    config const before = step_.current_config();
+    step_.change(changes);
+    loop_.record_change(*this, before, step_.current_config());
   }
   /// Adds a hook for the events of this part's updates.
   template <class Hook>
@@ -110,7 +110,7 @@ class part final : public detail::run_part,
   }
   /// Swaps the moving average into the model for the lifetime of the returned value. Requires keel::ema.
   [[nodiscard]] auto averaged()
-    requires(step_type::averages)
+    requires(step_type::has_average)
   {
     return step_.average().swap_in(step_.model());
   }
@@ -150,12 +150,12 @@ class part final : public detail::run_part,
         models_(of.models_),
         loop_(of.loop_),
         run_recipe_(of.recipe_value()),
-        step_(model, optimizer, all, of.loop_.length(), *this, world_in(of, this->name())) {
+        step_(model, optimizer, all, of.loop_.length(), *this, checked_world_of(of, this->name())) {
     // Checks the rules that involve the recipes of both the part and the run.
     if constexpr (!std::same_as<recipe_type, detail::rejected_recipe> &&
                   !std::same_as<typename Run::recipe_type, detail::rejected_recipe>) [[maybe_unused]]
-      detail::verdict_of<detail::recipe_within_run<Recipe, typename Run::recipe_type>> said;
-    if constexpr (step_type::replicates) step_.ranks().set_location("an update of the part " + this->name());
+      detail::verdict_of<detail::recipe_within_run<Recipe, typename Run::recipe_type>> check;
+    if constexpr (step_type::is_distributed) step_.ranks().set_location("an update of the part " + this->name());
     step_.phases().use(of.options_.clock());
     step_.phases().listen(&of.loop_.parts_phase_listener());
     use(step_, detail::trained_models::model_name(*this, follows));
@@ -164,17 +164,17 @@ class part final : public detail::run_part,
 
   /// Rejected (U59) if only one of the two recipes is distributed.
   template <class Run>
-  static world_of_ranks world_in(Run const& of, std::string const& name) {
+  static world_of_ranks checked_world_of(Run const& of, std::string const& name) {
     constexpr bool is_rejected =
         std::same_as<recipe_type, detail::rejected_recipe> || std::same_as<typename Run::recipe_type, detail::rejected_recipe>;
-    if constexpr (!is_rejected && step_type::replicates != Run::is_distributed)
+    if constexpr (!is_rejected && step_type::is_distributed != Run::is_distributed)
       detail::reject_call<rule::U59, Recipe, typename Run::recipe_type>();
-    if constexpr (step_type::replicates) detail::require_same_lines(of.ranks_.world(), "part " + name + "\n");
+    if constexpr (step_type::is_distributed) detail::require_same_lines(of.ranks_.world(), "part " + name + "\n");
     return of.ranks_.world();
   }
 
   template <class Call>
-  step_outcome taken(Call const& call) {
+  step_outcome run_in_loop(Call const& call) {
     std::optional<step_outcome> taken;
     loop_.update(*this, [&] { taken = call(); });
     step_outcome const outcome = *taken;
@@ -214,7 +214,7 @@ class part final : public detail::run_part,
       if (!event.losses.empty()) stats_.losses.assign(event.losses.begin(), event.losses.end());
     } else if (auto const* const skipped = event.result.skipped()) {
       ++stats_.skipped;
-      stats_.why = *skipped;
+      stats_.last_skipped = *skipped;
     }
     hooks_(event);
   }
@@ -222,14 +222,14 @@ class part final : public detail::run_part,
   bool reads_gradients() const override { return hooks_.template has_hook_for<event::gradients_ready>(); }
   friend dry_run_calls<part, step_type>;
   detail::dry_run_subject dry_run_subject() { return {step_, loop_, *this, name()}; }
-  config judged(config const& value) const override { return detail::merge_run_config(value, run_recipe_); }
+  config with_run_facts(config const& value) const override { return detail::merge_run_config(value, run_recipe_); }
 
-  // Overrides of manual_backward_host: the program runs the backward passes of a micro-batch.
+  // Overrides of manual_backward_owner: the program runs the backward passes of a micro-batch.
   void begin_manual_backward() override {
     loop_.update(*this, [this] { step_.begin_manual_backward(); });
   }
   step_outcome end_manual_backward(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) override {
-    return taken([&] { return step_.end_manual_backward(loss, rows, tokens); });
+    return run_in_loop([&] { return step_.end_manual_backward(loss, rows, tokens); });
   }
   void abandon_manual_backward() override {
     step_.abandon_manual_backward();

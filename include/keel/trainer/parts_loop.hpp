@@ -26,12 +26,12 @@ class parts_loop final : public run_loop, private phase_listener {
              run_alarms const& alarms, environment const& machine);
 
   /// One loop of the program; lives exactly as long as the loop runs.
-  class walk {
+  class program_loop {
    public:
-    explicit walk(parts_loop& of) : of_(of), signals_(of.options().stop_on_signals) {}
-    walk(walk const&) = delete;
-    walk& operator=(walk const&) = delete;
-    ~walk();
+    explicit program_loop(parts_loop& of) : of_(of), signals_(of.options().stop_on_signals) {}
+    program_loop(program_loop const&) = delete;
+    program_loop& operator=(program_loop const&) = delete;
+    ~program_loop();
     /// Begins or continues the run.
     void begin();
     /// Iterates over the batches of `epochs` epochs; 0: as many as the options require. `data` must outlive this object.
@@ -57,12 +57,12 @@ class parts_loop final : public run_loop, private phase_listener {
     int unwinding_ = std::uncaught_exceptions();  ///< exceptions in flight at construction
   };
 
-  /// Runs `call`, which is outside the updates of parts. If it throws, aborts the other ranks and, if `ends_run`, records the end of the
-  /// run.
+  /// Runs `call`, a call on the run itself rather than on a part's step. If it throws, aborts the other ranks and, if `ends_run`, records
+  /// the end of the run.
   void guard(c10::function_ref<void()> call, bool ends_run = false);
   outcome finish();
   /// Checks a batch before the program receives it.
-  void look_at(c10::function_ref<batch_contents()> contents) { observer_.look_at(contents, progress_.cursor); }
+  void check_batch(c10::function_ref<batch_contents()> contents) { observer_.check_batch(contents, progress_.cursor); }
   std::int64_t length() const override { return length_of(options(), 1); }
   bool is_in_iteration() const { return in_iteration_; }
 
@@ -74,7 +74,7 @@ class parts_loop final : public run_loop, private phase_listener {
   /// through their models.
   void update(run_part& one, c10::function_ref<void()> call);
   /// Announces that the next exception is thrown on all ranks, or only on this one.
-  void expect_exception(bool all_ranks) { ranks_.threw(all_ranks, ""); }
+  void expect_exception(bool all_ranks) { ranks_.record_exception(all_ranks, ""); }
   /// Records and saves a flush() after the last iteration.
   void end_flush() {
     guard([this] { end_iteration(false, 0); });
@@ -119,8 +119,9 @@ class parts_loop final : public run_loop, private phase_listener {
   data_cursor boundary_cursor_;  ///< position at the last boundary, before open accumulations
   bool in_iteration_ = false;
   bool was_stopped_ = false;
-  int signal_ = 0;                                        ///< signal that stopped the run; 0: none
-  std::optional<signal_listener> final_signal_listener_;  ///< held until a multi-rank run that a signal stopped has ended
+  int signal_ = 0;  ///< signal that stopped the run; 0: none
+  /// Kept after a signal stops a multi-rank run, until that run has ended.
+  std::optional<signal_listener> final_signal_listener_;
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

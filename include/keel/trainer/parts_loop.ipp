@@ -30,7 +30,7 @@ KEEL_BODY void parts_loop::guard(c10::function_ref<void()> call, bool ends_run) 
     call();
   } catch (std::exception const& thrown) {
     last_error_ = first_line(thrown);
-    ranks_.threw(ranks_.is_failure_collective(), last_error_.c_str());
+    ranks_.record_exception(ranks_.is_failure_collective(), last_error_.c_str());
     ranks_.abort_peers(last_error_.c_str());
     if (ends_run && begun_) fail(thrown, true);
     throw;
@@ -39,31 +39,31 @@ KEEL_BODY void parts_loop::guard(c10::function_ref<void()> call, bool ends_run) 
 
 // The loops of the program.
 
-KEEL_BODY parts_loop::walk::~walk() {
+KEEL_BODY parts_loop::program_loop::~program_loop() {
   of_.watch_.end();
-  if (std::uncaught_exceptions() > unwinding_) of_.ranks_.abort_peers("an exception has ended the loop of its run");
+  if (std::uncaught_exceptions() > unwinding_) of_.ranks_.abort_peers("an exception ended the training loop on this rank");
 }
 
-KEEL_BODY void parts_loop::walk::begin() {
+KEEL_BODY void parts_loop::program_loop::begin() {
   of_.begin();
   of_.of_.phases.enter(run_phase::data);
   of_.watch_.begin(of_.models().updates());
 }
 
-KEEL_BODY void parts_loop::walk::start(training_data& data, std::int64_t epochs) {
+KEEL_BODY void parts_loop::program_loop::start(training_data& data, std::int64_t epochs) {
   data_ = &data;
   count_ = epochs > 0 ? epochs : of_.options().epochs > 0 ? of_.options().epochs : of_.length() > 0 ? 0 : 1;
   over_ = of_.is_over();
   if (!over_) find_batch();
 }
 
-KEEL_BODY void parts_loop::walk::start(std::int64_t until) {
+KEEL_BODY void parts_loop::program_loop::start(std::int64_t until) {
   count_ = until;
   over_ = of_.is_over();
   find_iteration();
 }
 
-KEEL_BODY void parts_loop::walk::advance() {
+KEEL_BODY void parts_loop::program_loop::advance() {
   bool const should_continue = of_.end_iteration(true, signals_.received());
   if (data_ == nullptr) {
     over_ = !should_continue;
@@ -84,7 +84,7 @@ KEEL_BODY void parts_loop::walk::advance() {
   find_batch();
 }
 
-KEEL_BODY void parts_loop::walk::find_batch() {
+KEEL_BODY void parts_loop::program_loop::find_batch() {
   data_cursor& cursor = of_.progress_.cursor;
   for (;;) {
     if (count_ > 0 && cursor.epoch >= count_) return leave();
@@ -112,7 +112,7 @@ KEEL_BODY void parts_loop::walk::find_batch() {
   of_.begin_iteration();
 }
 
-KEEL_BODY void parts_loop::walk::find_iteration() {
+KEEL_BODY void parts_loop::program_loop::find_iteration() {
   over_ = over_ || of_.progress_.cursor.consumed >= count_;
   // Even at the end of the loop, so that requests of the last iteration are not lost.
   of_.find_rank_without_batch(true, signals_);
@@ -123,7 +123,7 @@ KEEL_BODY void parts_loop::walk::find_iteration() {
   }
 }
 
-KEEL_BODY void parts_loop::walk::leave() {
+KEEL_BODY void parts_loop::program_loop::leave() {
   over_ = true;
   data_->close();
 }
@@ -157,7 +157,7 @@ KEEL_BODY void parts_loop::begin_iteration() {
   }
   in_iteration_ = true;
   // A resume from a checkpoint taken during an iteration would repeat its whole batch.
-  checkpoints_.mark_incomplete(true);
+  checkpoints_.set_incomplete(true);
 }
 
 KEEL_BODY bool parts_loop::end_iteration(bool consumed, int signal) {
@@ -170,7 +170,7 @@ KEEL_BODY bool parts_loop::end_iteration(bool consumed, int signal) {
   watch_.record_progress();
   if (!models().at_boundary()) return true;
   bool const applied = record_iteration();
-  checkpoints_.mark_incomplete(false);
+  checkpoints_.set_incomplete(false);
   after_update(applied);
   return should_continue(signal);
 }
@@ -221,15 +221,15 @@ KEEL_BODY bool parts_loop::record_iteration() {
       for (auto const& [name, value] : figures.losses) put("loss/" + name, value);
     }
     if (figures.skipped > 0) put("skipped", static_cast<double>(one->step().skipped()));
-    if (figures.why) {
-      why = figures.why;
+    if (figures.last_skipped) {
+      why = figures.last_skipped;
       why->where = one->name() + (why->where.empty() ? "" : ": " + why->where);
-      log_.part_skipped(models().updates(), one->name(), *figures.why);
+      log_.part_skipped(models().updates(), one->name(), *figures.last_skipped);
     }
   }
   // Do not record iterations in which no part made an update.
   if (applied == 0 && !why) return false;
-  models().count(applied > 0);
+  models().count_boundary(applied > 0);
   watch_.updated(models().updates());
   double const norm = applied > 0 ? std::sqrt(squares) : std::numeric_limits<double>::quiet_NaN();
   step_outcome const result =
@@ -337,7 +337,7 @@ KEEL_BODY void parts_loop::update(run_part& one, c10::function_ref<void()> call)
     call();
   } catch (std::exception const& thrown) {
     last_error_ = first_line(thrown);
-    ranks_.threw(one.step().ranks().is_failure_collective(), last_error_.c_str());
+    ranks_.record_exception(one.step().ranks().is_failure_collective(), last_error_.c_str());
     throw;
   }
 }

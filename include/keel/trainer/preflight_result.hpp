@@ -33,7 +33,7 @@ char const* to_string(preflight_verdict which);
 struct preflight_row {
   std::string check;          ///< name of the check, such as "overfit one batch"
   preflight_verdict verdict;  ///< passed, failed or not applicable
-  std::string words;          ///< what the check found, or why it is not applicable
+  std::string message;        ///< what the check found, or why it is not applicable
   std::string fix;            ///< recommended action; empty unless it failed
 };
 

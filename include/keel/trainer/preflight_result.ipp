@@ -39,7 +39,7 @@ KEEL_BODY std::string preflight_result::table() const {
   for (preflight_row const& one : rows) {
     std::string const verdict = to_string(one.verdict);
     text += one.check + std::string(width - one.check.size() + 2, ' ') + verdict + std::string(16 - verdict.size(), ' ') +
-            one.words + "\n";
+            one.message + "\n";
     if (!one.fix.empty()) text += indent + "to do: " + one.fix + "\n";
     failed += one.verdict == preflight_verdict::failed ? 1 : 0;
   }

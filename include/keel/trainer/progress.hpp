@@ -23,8 +23,8 @@ class update_cursor {
   }
   /// The position in the data before the open update began.
   data_cursor const& began_at() const { return began_at_; }
-  /// Call when an update was applied or skipped. `late`: it is the previous update, and the open one remains open.
-  void close(bool late) { closed_ = closed_ || !late; }
+  /// Call when an update was applied or skipped. `is_deferred`: it is the previous update, and the open one remains open.
+  void close(bool is_deferred) { closed_ = closed_ || !is_deferred; }
   /// Call after each micro-batch.
   void advance() {
     ++cursor_.position;
@@ -34,12 +34,12 @@ class update_cursor {
   void rewind() { cursor_ = began_at_; }
   /// Calls `run`, which trains on a micro-batch. If it throws, rewinds; if it throws after the update was closed, advances instead.
   template <class Run>
-  auto taking(Run const& run) {
+  auto run_micro_batch(Run const& run) {
     return rewind_on_exception(run, [this] { advance(); });
   }
   /// Calls `run`, which closes the open update without a micro-batch. If it throws before it has closed the update, rewinds.
   template <class Run>
-  auto closing(Run const& run) {
+  auto run_flush(Run const& run) {
     return rewind_on_exception(run, [] {});
   }
 
@@ -66,12 +66,13 @@ class update_cursor {
 /// State of the run's record that persists between updates.
 struct run_record {
   std::int64_t attempts = 0;  ///< number of updates, including skipped ones
-  std::int64_t age = 0;       ///< attempt that produced the current parameters; unchanged if a rollback saves them again
-  std::int64_t lines = 0;     ///< lines of metrics.jsonl, including marks of abandoned lines
+  /// Attempt that produced the current parameters; unchanged if a rollback saves them again.
+  std::int64_t produced_by_attempt = 0;
+  std::int64_t lines = 0;  ///< lines of metrics.jsonl, including marks of abandoned lines
   std::int64_t tokens = 0;
   std::int64_t rungs = 0;             ///< rungs taken
   std::int64_t evaluated_epochs = 0;  ///< epoch count at the last epoch-based evaluation
-  std::int64_t saved_units = 0;       ///< epoch or token count at the last save that this count made due
+  std::int64_t saved_units = 0;       ///< epoch or token count at the last save that its cadence triggered
   double first_loss = 0.0;
   double last_loss = 0.0;
   window_statistics loss;
@@ -82,7 +83,7 @@ struct run_record {
   template <class Archive>
   void visit(Archive& archive) {
     archive("attempts", attempts);
-    archive("age", age);
+    archive("age", produced_by_attempt);
     archive("lines", lines);
     archive("tokens", tokens);
     archive("rungs", rungs);

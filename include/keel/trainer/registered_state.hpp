@@ -92,7 +92,7 @@ class registered_states final : public program_state {
          .restore = [&state](field_copies const& copies) { copies.restore(state); },
          .capture_marks = [&state] { return field_marks::of(state); },
          .exclude_changed = [&state](field_marks const& marks, field_copies& copies) { copies.exclude_changed(marks, state); },
-         .unsound = [&state] { return detail::find_nonfinite_fields(state); },
+         .find_nonfinite = [&state] { return detail::find_nonfinite_fields(state); },
          .initially_nonfinite = detail::find_nonfinite_fields(state)});
   }
 
@@ -100,7 +100,7 @@ class registered_states final : public program_state {
   bool empty() const override {
     return std::none_of(states_.begin(), states_.end(), [](entry const& one) { return one.scope == state_scope::updates; });
   }
-  std::vector<field_copies> take() override {
+  std::vector<field_copies> capture() override {
     std::vector<field_copies> copies;
     for_each_restorable([&](entry const& one, std::size_t) { copies.push_back(one.take()); });
     return copies;
@@ -133,7 +133,7 @@ class registered_states final : public program_state {
   /// Throws nonfinite_error (N13) for a field that find_nonfinite_fields reports now but did not at registration.
   void require_finite() const {
     for (auto const& one : states_) {
-      for (std::string const& field : one.unsound()) {
+      for (std::string const& field : one.find_nonfinite()) {
         if (one.initially_nonfinite.count(field) == 0)
           throw nonfinite_error("N13", one.name + "." + field +
                                            " is not finite, and a checkpoint with it would replace a good one. Keep NaN out of "
@@ -164,7 +164,7 @@ class registered_states final : public program_state {
     std::function<void(field_copies const&)> restore;
     std::function<field_marks()> capture_marks;
     std::function<void(field_marks const&, field_copies&)> exclude_changed;
-    std::function<std::set<std::string>()> unsound;
+    std::function<std::set<std::string>()> find_nonfinite;
     std::set<std::string> initially_nonfinite;  ///< fields not finite at registration, such as a mask of minus infinity
 
     template <class Archive>

@@ -2,7 +2,7 @@
 // update. The run is unchanged afterwards.
 //     keel::replay_result again = run.replay("run/incidents/attempt-000000123", loss_of);   on a CPU, bitwise the same update
 //     again = run.replay(path, loss_of, {.fp32 = true});       or without a row of the batch: {.without_rows = {3}}
-//     std::puts(run.narrow(path, loss_of).table().c_str());    runs each experiment once, and shows which made the update finite
+//     std::puts(run.narrow_down(path, loss_of).table().c_str());   runs each experiment once, and shows which made the update finite
 // A batch of your own type must list its fields in `void visit(auto& archive)`; otherwise incidents do not contain it.
 #pragma once
 
@@ -47,24 +47,24 @@ struct replay_options {
 
 /// The result of a replayed update.
 struct replay_result {
-  nonfinite_origin origin;     ///< nonfinite_place::transient if the update is finite now
-  std::vector<double> losses;  ///< one per micro-batch, or per piece, that ran
-  bool same_bits = false;      ///< losses and gradients are bitwise equal to those that the incident recorded
+  nonfinite_origin origin;        ///< nonfinite_place::transient if the update is finite now
+  std::vector<double> losses;     ///< one per micro-batch, or per piece, that ran
+  bool is_bitwise_equal = false;  ///< losses and gradients are bitwise equal to those that the incident recorded
   /// True if the update is finite now.
   bool is_finite() const { return origin.place == nonfinite_place::transient; }
 };
 
 /// The result of one experiment, a replay with one change.
-struct narrow_row {
+struct narrow_down_row {
   std::string experiment;  ///< the change
   bool is_finite;          ///< true if the change made the update finite
-  std::string words;       ///< origin of the non-finite value with this change; empty if finite
+  std::string message;     ///< origin of the non-finite value with this change; empty if finite
 };
 /// The results of all experiments.
-struct narrow_result {
-  std::vector<narrow_row> rows;  ///< one per experiment
+struct narrow_down_result {
+  std::vector<narrow_down_row> rows;  ///< one per experiment
   /// The experiments that made the update finite.
-  std::vector<std::string> cures() const;
+  std::vector<std::string> finite_experiments() const;
   /// Formats the results, one line per experiment.
   std::string table() const;
 };
@@ -121,8 +121,8 @@ class incident_replay {
   ~incident_replay();
 
   replay_result run(replay_options const& options);
-  /// Runs every experiment of narrow().
-  narrow_result run_experiments();
+  /// Runs every experiment of narrow_down().
+  narrow_down_result run_experiments();
   /// Restores the run.
   void end();
 

@@ -27,22 +27,22 @@
 
 namespace keel::inline KEEL_MODE {
 
-KEEL_BODY std::vector<std::string> narrow_result::cures() const {
+KEEL_BODY std::vector<std::string> narrow_down_result::finite_experiments() const {
   std::vector<std::string> found;
-  for (narrow_row const& row : rows) {
+  for (narrow_down_row const& row : rows) {
     if (row.is_finite) found.push_back(row.experiment);
   }
   return found;
 }
 
-KEEL_BODY std::string narrow_result::table() const {
+KEEL_BODY std::string narrow_down_result::table() const {
   std::size_t width = 0;
-  for (narrow_row const& row : rows) width = std::max(width, row.experiment.size());
+  for (narrow_down_row const& row : rows) width = std::max(width, row.experiment.size());
   std::string text;
-  for (narrow_row const& row : rows) {
+  for (narrow_down_row const& row : rows) {
     text += row.experiment + std::string(width - row.experiment.size() + 2, ' ');
     text += row.is_finite ? "FINITE      " : "not finite  ";
-    text += row.words + "\n";
+    text += row.message + "\n";
   }
   return text;
 }
@@ -196,7 +196,7 @@ KEEL_BODY replay_result incident_replay::run(replay_options const& options) {
   update_inputs const kept = read_batches(options);
   auto const forward = [&](any_micro_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* units) {
     using keel::precision::kind;
-    auto const part = batch.part(begin, end, facts_.length);
+    auto const part = batch.slice(begin, end, facts_.length);
     autocast_scope const autocast(
         step_.parameters().device,
         step_.environment().autocast(options.fp32 ? kind::fp32 : step_.recipe_value().precision.kind));
@@ -245,8 +245,8 @@ KEEL_BODY std::vector<std::pair<std::string, replay_options>> incident_replay::l
   return all;
 }
 
-KEEL_BODY narrow_result incident_replay::run_experiments() {
-  narrow_result result;
+KEEL_BODY narrow_down_result incident_replay::run_experiments() {
+  narrow_down_result result;
   for (auto const& [experiment, options] : list_experiments()) {
     replay_result const found = run(options);
     result.rows.push_back({experiment, found.is_finite(), found.is_finite() ? "" : to_sentence(found.origin)});

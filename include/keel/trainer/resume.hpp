@@ -109,7 +109,7 @@ bool is_equivalent(typename Slot::settings before, typename Slot::settings now, 
 /// Describes the settings of a slot in a checkpoint; empty if they are equivalent to those of the recipe.
 template <class Slot>
 std::string describe_changed_settings(nlohmann::json const& saved, config const& value) {
-  if (saved.is_null()) return "nothing";
+  if (saved.is_null()) return "not set";
   if (saved == slot_to_json<Slot>(value)) return "";
   try {
     config before;
@@ -243,7 +243,7 @@ inline void require_same_frozen(torch::nn::Module& model, snapshot const& conten
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Throws checkpoint_error (E04) unless `saved` has exactly the parts of this run, by their names.
+/// Throws checkpoint_error (E04) unless the checkpoint `state` has exactly the parts of this run, by name.
 inline void require_same_parts(std::vector<trained_optimizer> const& trained, nlohmann::json const& state,
                                std::string const& source) {
   nlohmann::json const saved = state.value("optimizers", nlohmann::json::object());
@@ -345,15 +345,16 @@ inline void apply_snapshot(snapshot content, config const& value, torch::nn::Mod
     nlohmann::json const fields = run.is_object() ? run.value(part.name, nlohmann::json::object()) : nlohmann::json::object();
     // A policy that a changed recipe adds begins in its initial state.
     bool const is_step = std::string_view(part.name) == "step";
-    bool const brings = accepts.all || accepts.is_same_run || (is_step && accepts.accepts_a_policy());
-    state_reader reader(fields, content.tensors, source, std::string(part.name) + ".", brings);
+    bool const may_lack_fields = accepts.all || accepts.is_same_run || (is_step && accepts.accepts_a_policy());
+    state_reader reader(fields, content.tensors, source, std::string(part.name) + ".", may_lack_fields);
     part.read(reader);
   }
   // Allocate all quantized weights first; load_model fills in the values.
-  std::vector<at::Tensor> rooms;
-  rooms.reserve(to_quantize.size());
-  for (auto const& [name, layer] : to_quantize) rooms.push_back(at::empty(layer->weight.sizes(), at::kChar));
-  for (std::size_t i = 0; i < rooms.size(); ++i) to_quantize[i].second->put(rooms[i], to_quantize[i].second->scale.detach());
+  std::vector<at::Tensor> weights;
+  weights.reserve(to_quantize.size());
+  for (auto const& [name, layer] : to_quantize) weights.push_back(at::empty(layer->weight.sizes(), at::kChar));
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    to_quantize[i].second->put(weights[i], to_quantize[i].second->scale.detach());
   for (trained_optimizer const& one : trained) {
     auto const object =
         content.state.value(nlohmann::json::json_pointer(detail::places_of(one.name).optimizer), nlohmann::json::object());

@@ -34,8 +34,8 @@ inline char const* to_string(nonfinite::change change) {
 /// How a recipe responds to a rollback request.
 struct rollback_plan {
   nonfinite::change change;
-  std::int64_t attempts;  ///< maximum number of rollbacks in one run
-  std::int64_t behind;    ///< maximum age of the fault, in updates
+  std::int64_t attempts;       ///< maximum number of rollbacks in one run
+  std::int64_t max_fault_age;  ///< in updates
 };
 
 constexpr rollback_plan plan_rollback(config const& recipe, bool spike) {
@@ -45,8 +45,9 @@ constexpr rollback_plan plan_rollback(config const& recipe, bool spike) {
 
 /// Maximum age, in updates, of a fault for which this recipe rolls back; 0: it does not roll back.
 constexpr std::int64_t rollback_distance(config const& recipe) {
-  std::int64_t const nonfinite = recipe.nonfinite.kind == nonfinite::kind::rollback ? plan_rollback(recipe, false).behind : 0;
-  std::int64_t const spike = recipe.spike.kind == spike::kind::rollback ? plan_rollback(recipe, true).behind : 0;
+  std::int64_t const nonfinite =
+      recipe.nonfinite.kind == nonfinite::kind::rollback ? plan_rollback(recipe, false).max_fault_age : 0;
+  std::int64_t const spike = recipe.spike.kind == spike::kind::rollback ? plan_rollback(recipe, true).max_fault_age : 0;
   return nonfinite > spike ? nonfinite : spike;
 }
 
@@ -61,8 +62,8 @@ constexpr std::int64_t rollback_distance(config const& recipe) {
       request.why + ", and " + why + "." + tried + (tried.empty() ? "" : ".") +
       " Inspect the data from this update on, lower the learning rate, or move the newer checkpoints out "
       "of checkpoints/ to resume from an older one.";
-  if (request.spike) throw diverged_error("E14", sentence, request.last);
-  throw nonfinite_error("E08", sentence, request.last);
+  if (request.spike) throw diverged_error("E14", sentence, request.last_skip_reason);
+  throw nonfinite_error("E08", sentence, request.last_skip_reason);
 }
 
 /// Returns the newest valid scheduled checkpoint whose parameters were produced by attempt `attempts` or an earlier one. Prefers one saved

@@ -11,9 +11,9 @@
 //     keel::outcome result = run.finish();
 //
 // A part may make any number of updates, in any order. Records, evaluations, checkpoints, signals and rollbacks are handled between two
-// iterations, when no part has an open update. A run-level update is an iteration in which at least one part applied an update; with
-// accumulation it spans several iterations. Cadences count run-level updates. A skipped update of any part restores the registered state
-// and the buffers of all models, so a loss that runs through another part's batch norm leaves no NaN in it.
+// iterations, when no part has an open update. A run-level update is the interval between two boundaries in which at least one part applied
+// an update: one iteration, or several with accumulation. Cadences count run-level updates. A skipped update of any part restores the
+// registered state and the buffers of all models, so a loss that runs through another part's batch norm leaves no NaN in it.
 // On several ranks the run's recipe has keel::shard::replicate, each part has replicate, zero<1> or zero<2>, and the world comes first:
 //     keel::run<mine> run{keel::join(), {.run_directory = "gan"}};
 // All ranks make the same updates in the same order; events on one rank take effect on all, as in a trainer (collective/README.md).
@@ -193,7 +193,7 @@ class run {
 
   /// The current position in the data.
   data_cursor const& cursor() const { return loop_.cursor(); }
-  /// Run-level updates: iterations in which at least one part applied an update; with accumulation one spans several iterations.
+  /// Run-level updates: intervals between two boundaries in which at least one part applied an update.
   std::int64_t updates() const { return models_.updates(); }
   /// Skipped updates of all parts.
   std::int64_t skipped() const { return models_.skipped(); }
@@ -212,7 +212,7 @@ class run {
         ranks_(world, recipe_value(), options_),
         loop_(recipe_value(), models_, ranks_, phases_, options_, detail::collect_recipe_alarms<recipe_type>(),
               detail::environment_instance<Environment>()) {
-    require_unbroken<detail::rules_about<recipe_type>>(detail::with_parts(recipe_value()));
+    require_valid<detail::rules_about<recipe_type>>(detail::with_parts(recipe_value()));
   }
 
   static constexpr bool accepts_world = is_distributed || std::same_as<recipe_type, detail::rejected_recipe>;
@@ -249,22 +249,22 @@ class run {
    public:
     using value_type = detail::batch_of<source>;
     batch_loop(run& of, Batches&& batches, std::int64_t epochs)
-        : run_(of), batches_(std::forward<Batches>(batches)), epochs_(epochs), walk_(of.loop_) {}
+        : run_(of), batches_(std::forward<Batches>(batches)), epochs_(epochs), program_loop_(of.loop_) {}
     auto begin() {
       run_.loop_.guard([this] {
-        walk_.begin();
+        program_loop_.begin();
         data_.emplace(batches_, run_.loop_.cursor(), run_.models_.parameters().device, take_);
-        walk_.start(*data_, epochs_);
+        program_loop_.start(*data_, epochs_);
       });
       return loop_iterator<batch_loop>(*this);
     }
     std::default_sentinel_t end() const { return {}; }
     value_type& current() { return *batch_; }
-    bool is_over() const { return walk_.is_over(); }
+    bool is_over() const { return program_loop_.is_over(); }
     void advance() {
       run_.loop_.guard([this] {
         batch_.reset();
-        walk_.advance();
+        program_loop_.advance();
       });
     }
 
@@ -275,7 +275,7 @@ class run {
       template <class Batch>
       step_outcome operator()(Batch&& batch) const {
         auto& taken = to.batch_.emplace(std::forward<Batch>(batch));
-        to.run_.loop_.look_at([&] { return contents_of(taken); });
+        to.run_.loop_.check_batch([&] { return contents_of(taken); });
         if constexpr (configured.batch_guard.kind == batch_guard::kind::drop) {
           auto finite = detail::drop_nonfinite_rows(
               taken, [this](std::int64_t count, std::int64_t rows) { to.run_.loop_.observer().dropped(count, rows); });
@@ -291,36 +291,36 @@ class run {
     take_batch take_{*this};
     std::optional<detail::training_data_of<source, take_batch>> data_;
     std::optional<value_type> batch_;
-    detail::parts_loop::walk
-        walk_;  ///< last, so that an exception is reported to the other ranks before the source is destroyed
+    detail::parts_loop::program_loop
+        program_loop_;  ///< last, so that an exception is reported to the other ranks before the source is destroyed
   };
 
   class counted_loop {
    public:
     using value_type = std::int64_t;
-    counted_loop(run& of, std::int64_t until) : run_(of), until_(until), walk_(of.loop_) {
+    counted_loop(run& of, std::int64_t until) : run_(of), until_(until), program_loop_(of.loop_) {
       if (until_ < 1)
         throw error("E12",
                     "iterations() needs a length. Pass one, as in run.iterations(1000), or set options.updates of the run.");
     }
     auto begin() {
       run_.loop_.guard([this] {
-        walk_.begin();
-        walk_.start(until_);
+        program_loop_.begin();
+        program_loop_.start(until_);
       });
       return loop_iterator<counted_loop>(*this);
     }
     std::default_sentinel_t end() const { return {}; }
     std::int64_t current() const { return run_.loop_.cursor().consumed; }
-    bool is_over() const { return walk_.is_over(); }
+    bool is_over() const { return program_loop_.is_over(); }
     void advance() {
-      run_.loop_.guard([this] { walk_.advance(); });
+      run_.loop_.guard([this] { program_loop_.advance(); });
     }
 
    private:
     run& run_;
     std::int64_t until_;
-    detail::parts_loop::walk walk_;
+    detail::parts_loop::program_loop program_loop_;
   };
 
   detail::recipe_numbers numbers_;

@@ -89,7 +89,7 @@ class run_directory {
       throw file_error("E01",
                        root_.string() + " is in use by another run" + holder() +
                            ": the file `lock` was removed before the other run started, or this process was forked from the "
-                           "other. This run saves nothing more. Stop one of the two, and resume in a separate directory.");
+                           "other. This run saves nothing more. Stop one of them, and give the other its own run directory.");
     lock_ = std::move(again);
     process_ = ::getpid();
     sign_lock();

@@ -20,7 +20,7 @@ inline bool invalidates_run(std::exception const& thrown) {
 
 /// Returns the outcome of a run that exceeded its limit of skipped updates, which all ranks detect together. Returns nullopt for other
 /// exceptions, which fit() throws.
-inline std::optional<outcome> limit_reached(std::exception const& thrown, config const& recipe) {
+inline std::optional<outcome> outcome_at_skip_limit(std::exception const& thrown, config const& recipe) {
   auto const* const by = dynamic_cast<skip_limit_error const*>(&thrown);
   if (by == nullptr) return std::nullopt;
   std::optional<reason> const limit = by->limit();

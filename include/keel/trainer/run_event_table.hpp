@@ -50,7 +50,8 @@ inline constexpr logged_event logged_event::all[] = {
     {"other_ranks", notice, "", "`message`", "the checkpoint was saved with a different number of ranks"},
     {"best_lost", notice, "the best checkpoint (update {update}) no longer exists and is no longer tracked", ""},
     {"skipped", warning, "",
-     "`why`; `attempt`: attempted updates; `where`: the first non-finite gradient, loss or buffer; `origin`: its source",
+     "`why`; `attempt`: number of this attempt, counting skipped updates; `where`: the first non-finite gradient, loss or "
+     "buffer; `origin`: its source",
      "an update was skipped; on the console with `nonfinite::warn`, and in a run of several models"},
     {"part_skipped", warning, "{part} skipped an update: {why}", "`part`, `why`; `origin`: as in `skipped`"},
     {"incident", notice, "",

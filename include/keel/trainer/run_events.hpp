@@ -15,13 +15,13 @@
 //       epoch_end
 //     run_end                                       with the outcome
 //
-// If a device decides whether to apply an update, the host reads the result one update later. The update_end of such an update has `late`
-// set and is emitted during the next update, before that update's gradients_ready, so it may follow the epoch_end of its epoch. Until it is
-// emitted, other events count the update as applied. out_of_memory is emitted if memory ran out, before the optimizer step at the latest.
-// The update then restarts with micro-batch 0, and gradients_ready may be emitted again. If a rung is taken because the allocator is slow,
-// out_of_memory precedes update_begin. rung_released precedes the update_end of the update that completes the required number of updates
-// with sufficient memory. An update may span two epochs. Hooks of one event run in the order in which they were added. An exception from a
-// hook ends the run like one from the loss function.
+// If a device decides whether to apply an update, the host reads the result one update later. The update_end of such an update has
+// `is_deferred` set and is emitted during the next update, before that update's gradients_ready, so it may follow the epoch_end of its epoch.
+// Until it is emitted, other events count the update as applied. out_of_memory is emitted if memory ran out, before the optimizer step at the
+// latest. The update then restarts with micro-batch 0, and gradients_ready may be emitted again. If a rung is taken because the allocator is
+// slow, out_of_memory precedes update_begin. rung_released precedes the update_end of the update that completes the required number of
+// updates with sufficient memory. An update may span two epochs. Hooks of one event run in the order in which they were added. An exception
+// from a hook ends the run like one from the loss function.
 #pragma once
 
 #include <boost/hana/tuple.hpp>

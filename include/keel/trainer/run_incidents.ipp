@@ -36,7 +36,7 @@ KEEL_BODY nlohmann::ordered_json describe_incident(event::incident const& event,
   object["loss_scale"] = detail::number_to_json(event.loss_scale);
   object["origin"] = to_json(event.traced.origin);
   object["words"] = to_sentence(event.traced.origin);
-  object["micro_batches"] = event.began_with.micro_batches.size();
+  object["micro_batches"] = event.inputs.micro_batches.size();
   object["pieces"] = event.settings.pieces;
   object["length"] = event.settings.length;
   object["threads"] = at::get_num_threads();
@@ -52,7 +52,7 @@ KEEL_BODY void add_incident(snapshot& to, event::incident const& event, nlohmann
   all = nlohmann::json(description);
   all["batches"] = nlohmann::json::array();
   std::size_t index = 0;
-  for (auto const& one : event.began_with.micro_batches) {
+  for (auto const& one : event.inputs.micro_batches) {
     std::string const prefix = "incident." + std::to_string(index++) + ".";
     nlohmann::json values = nlohmann::json::object();
     all["batches_are_written"] = one.batch->write(values, to.tensors, prefix);

@@ -75,8 +75,8 @@ class run_log {
   /// Writes the line of an incomplete interval. Call at the end of the run and before a rollback.
   void write_rest();
 
-  /// `do_count`: batches consist of token ids. Unnamed losses are then treated as cross-entropies, and sinks also get their perplexity.
-  void set_counts_tokens(bool do_count) { sinks_.show_perplexity(do_count); }
+  /// `is_language_model`: micro-batches have more tokens than rows. Sinks then also get exp(loss) of each unnamed evaluation loss.
+  void set_shows_perplexity(bool is_language_model) { sinks_.show_perplexity(is_language_model); }
 
   /// Adds a value to the next line of the record.
   void log(reduced_value const& value) { own_.push_back(value); }
@@ -90,13 +90,13 @@ class run_log {
   /// `checksum`: checksum of the data of the micro-batch, or 0 if the data was not read.
   void batch(bool begins_update, std::optional<double> const& padding, std::optional<double> const& ignored_labels,
              std::uint64_t checksum);
-  void found(std::int64_t update, batch_finding const& finding);
+  void record_batch_finding(std::int64_t update, batch_finding const& finding);
 
   /// Returns the alarms raised since the last call.
   std::vector<raised_alarm> take_alarms() { return std::exchange(raised_, {}); }
 
   /// Reports why guarantees of the run directory are weaker than usual, each reason once.
-  void log_weaker_promises(std::int64_t update);
+  void log_weaker_guarantees(std::int64_t update);
 
   /// Records the result of a save.
   void saved(save_report const& report);
@@ -147,12 +147,12 @@ class run_log {
   /// Records that the program changed numbers of the recipe, or of the recipe of `part`.
   void numbers_changed(std::int64_t update, config const& before, config const& now, std::string const& part = {});
   /// Warns that updates have become slower.
-  void slower(std::int64_t update, slowdown const& found);
+  void record_slowdown(std::int64_t update, slowdown const& found);
 
  private:
   /// Writes a line to the record and to the sinks.
   void write(update_metrics const& line);
-  /// Adds a line to metrics.jsonl. Warns, once each time, when writing begins to fail.
+  /// Adds a line to metrics.jsonl. Warns whenever writing starts to fail, not for each failed line.
   void add_line(nlohmann::ordered_json const& line);
   /// Writes a line to metrics.jsonl that begins with `mark`: updates after `to` and attempts after `kept` no longer belong to the run.
   void abandon(nlohmann::ordered_json mark, std::int64_t from, std::int64_t to, std::int64_t kept);

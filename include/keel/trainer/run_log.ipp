@@ -101,7 +101,7 @@ KEEL_BODY void run_log::partial_update(std::int64_t update, std::int64_t micro_b
 }
 
 KEEL_BODY void run_log::update(event::update_end const& event, figures const& known, bool warns) {
-  update_metrics m = metrics_of(event, record_, known.epoch);
+  update_metrics m = record_metrics(event, record_, known.epoch);
   auto const* const updated = event.result.get_if<result::updated>();
   m.learning_rate = updated != nullptr ? updated->learning_rate : known.learning_rate;
   m.loss_scale = event.loss_scale;
@@ -118,7 +118,7 @@ KEEL_BODY void run_log::update(event::update_end const& event, figures const& kn
   auto const own = std::exchange(own_, {});
   if (auto const line = record_.interval.add(m, own, every_)) write(*line);
   auto const slowed = slowdowns_.add(m.times, m.tokens);
-  if (slowed) slower(m.update, *slowed);
+  if (slowed) record_slowdown(m.update, *slowed);
   if (m.memory) memory(m.update, *m.memory);
   if (!record_.alarms.is_empty()) {
     record_.alarms.event("event/slowdown", slowed.has_value());
@@ -145,7 +145,7 @@ KEEL_BODY void run_log::part_skipped(std::int64_t update, std::string const& par
   emit("part_skipped", update, details);
 }
 
-KEEL_BODY void run_log::log_weaker_promises(std::int64_t update) {
+KEEL_BODY void run_log::log_weaker_guarantees(std::int64_t update) {
   for (std::string const& message : directory_->take_warnings()) {
     if (warnings_.insert(message).second) emit("weaker_promise", update, {{"message", message}});
   }
@@ -166,7 +166,7 @@ KEEL_BODY void run_log::saved(save_report const& report) {
           {"written_ms", milliseconds(report.written)}});
   }
   directory_->warn(report.saved.sync_failure);
-  log_weaker_promises(report.update);
+  log_weaker_guarantees(report.update);
   if (!report.saved.removal_failure.empty())
     emit("checkpoint_not_removed", report.update, {{"message", report.saved.removal_failure}});
 }
@@ -308,7 +308,7 @@ KEEL_BODY void run_log::out_of_memory(event::out_of_memory const& event, std::st
   if (event.where) details["memory"] = describe_shortage(*event.where);
   if (!part.empty()) details["part"] = part;
   emit("rung", event.update, details,
-       (event.slow ? "before " + update + ", " + event.message : "out of memory in " + update) + ": " +
+       (event.is_allocator_slow ? "before " + update + ", " + event.message : "out of memory in " + update) + ": " +
            (gives_up ? "the ladder has no rung left" : "took " + event.rung) +
            (cuts ? "; each micro-batch now runs in " + std::to_string(event.pieces) + " pieces" : ""));
 }
@@ -325,7 +325,7 @@ KEEL_BODY void run_log::batch(bool begins_update, std::optional<double> const& p
   batch_ = checksum_with(batch_, checksum);
 }
 
-KEEL_BODY void run_log::found(std::int64_t update, batch_finding const& finding) {
+KEEL_BODY void run_log::record_batch_finding(std::int64_t update, batch_finding const& finding) {
   emit("batch_finding", update,
        {{"what", to_string(finding.what)}, {"micro_batch", finding.batch}, {"row", finding.row}, {"message", finding.words}});
 }
@@ -424,7 +424,7 @@ KEEL_BODY void run_log::numbers_changed(std::int64_t update, config const& befor
   if (!message.empty()) emit("numbers_changed", update, {{"message", (part.empty() ? "" : part + ": ") + message}});
 }
 
-KEEL_BODY void run_log::slower(std::int64_t update, slowdown const& found) {
+KEEL_BODY void run_log::record_slowdown(std::int64_t update, slowdown const& found) {
   slowdown_ = describe(found);
   emit("slowdown", update,
        {{"before_ms", found.before},

@@ -1,5 +1,5 @@
-// What every run, of one model or of several, does at its update boundaries: begin, resume, evaluate, roll back, save, record, act on
-// alarms, end. trainer_loop.hpp and parts_loop.hpp define where the boundaries are.
+// Base class of trainer_loop and parts_loop. At update boundaries it can begin, resume, evaluate, roll back, save, record, act on alarms and
+// end. trainer_loop.hpp and parts_loop.hpp define where the boundaries are.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -42,7 +42,7 @@ struct run_alarms {
 };
 
 /// The objects that a loop uses. They must outlive it.
-struct loop_parts {
+struct loop_context {
   config const& recipe;
   trained_models& models;
   rank_requests& ranks;
@@ -65,7 +65,7 @@ class run_loop {
   void save();
   void wait_for_save();
   /// Marks a dry run or a replay, which records nothing, for the lifetime of the returned value.
-  scoped_flag try_out() { return scoped_flag(in_dry_run_); }
+  scoped_flag enter_dry_run() { return scoped_flag(in_dry_run_); }
 
   /// Waits for a pending update. Throws error (E12), whose message names `call`, if a model has an open update.
   void require_no_open_update(char const* call);
@@ -88,7 +88,7 @@ class run_loop {
 
  protected:
   /// Collective. Throws on all ranks: error (E12) for invalid options, file_error (E01, E02) for the directory.
-  run_loop(loop_parts const& of, run_alarms const& alarms);
+  run_loop(loop_context const& of, run_alarms const& alarms);
   ~run_loop();
 
   /// Called before the search for a checkpoint.
@@ -119,11 +119,11 @@ class run_loop {
   outcome end_run(outcome const& ended, bool by_program, bool saves_end = true);
   /// Clears the requests that ended this loop, so that they do not end the next one.
   virtual void clear_stop_requests();
-  /// Saves and records the end of the run as far as possible. Call from the handler of the exception that ends it. `all_know`: all ranks
-  /// throw this exception, so the other ranks are not aborted.
-  void fail(std::exception const& thrown, bool all_know = false);
+  /// Saves and records the end of the run as far as possible. Call from the handler of the exception that ends it. `is_failure_collective`:
+  /// all ranks throw this exception, so the other ranks are not aborted.
+  void fail(std::exception const& thrown, bool is_failure_collective = false);
 
-  loop_parts of_;
+  loop_context of_;
   hooks hooks_;
   console console_;
   opened_directory directory_;

@@ -22,7 +22,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-KEEL_BODY run_loop::run_loop(loop_parts const& of, run_alarms const& alarms)
+KEEL_BODY run_loop::run_loop(loop_context const& of, run_alarms const& alarms)
     : of_(of),
       console_(of.options.console, of.options.mode, of.options.console_every),
       directory_(on_all_ranks(of.ranks.world(), [&] { return open_directory(of.options, saves()); })),
@@ -40,7 +40,7 @@ KEEL_BODY run_loop::run_loop(loop_parts const& of, run_alarms const& alarms)
                                    : watchdog_target()),
       was_seeded_(is_seeded(recipe().determinism)),
       started_(of.options.clock().now()) {
-  evaluator_.restore(checkpoints_.registered());
+  evaluator_.set_restored_state(checkpoints_.registered());
   if (has_timeouts(recipe().timeout)) evaluator_.set_before_batch_hook([this] { watch_.record_progress(); });
 }
 
@@ -66,7 +66,7 @@ KEEL_BODY bool run_loop::begin_run() {
   log_.write_recipe(recipe());
   if (recipe().attention.kind == attention_kind::fused && attention_kernel(attention_kind::fused) != attention_kind::fused)
     log_.emit("no_fused_attention", models().updates());
-  if (directory_) log_.log_weaker_promises(models().updates());
+  if (directory_) log_.log_weaker_guarantees(models().updates());
   if (world.size() > 1) log_.emit("ranks", models().updates(), {{"rank", world.rank()}, {"ranks", world.size()}});
   if (world.size() > 1 && directory_) remove_rank_record(world, directory_->root());
   observer_.begin();
@@ -76,7 +76,7 @@ KEEL_BODY bool run_loop::begin_run() {
   if (resumed) observer_.on_data_rewound();
   timer_.begin_run();
   tokens_before_ = progress_.record.tokens;
-  evaluator_.require_any();
+  evaluator_.require_evaluations();
   hooks_(event::run_begin{models().updates(), resumed});
   checkpoints_.begin();
   checkpoints_.capture_random_state();
@@ -88,7 +88,7 @@ KEEL_BODY bool run_loop::begin_run() {
 KEEL_BODY void run_loop::begin_console(std::int64_t rows, std::int64_t tokens) {
   if (std::exchange(console_begun_, true)) return;
   console_.begin(length(), tokens != rows ? "tokens" : "rows");
-  log_.set_counts_tokens(tokens != rows);
+  log_.set_shows_perplexity(tokens != rows);
 }
 
 KEEL_BODY void run_loop::begin_update() {
@@ -97,7 +97,7 @@ KEEL_BODY void run_loop::begin_update() {
 }
 
 KEEL_BODY pending_requests run_loop::requests(int signal) {
-  if (save_signal_.take_request()) checkpoints_.ask();
+  if (save_signal_.take_request()) checkpoints_.request_save_from_training_thread();
   return {signal, stop_requested_.load(std::memory_order_relaxed), checkpoints_.should_request_save()};
 }
 
@@ -134,7 +134,7 @@ KEEL_BODY void run_loop::after_epoch() {
 KEEL_BODY void run_loop::save_at_boundary(bool updated, bool asked) {
   // In seconds: an update and the evaluation that may follow it.
   auto const slowest = [this] { return timer_.slowest() / 1e3 + evaluator_.slowest(); };
-  if (!checkpoints_.at_boundary(updated, asked, slowest)) return;
+  if (!checkpoints_.handle_boundary(updated, asked, slowest)) return;
   is_data_rewound_ = true;
   observer_.on_data_rewound();
 }
@@ -159,11 +159,11 @@ KEEL_BODY void run_loop::wait_for_save() {
 
 KEEL_BODY void run_loop::evaluate_recipe() {
   // A snapshot taken now would lack the evaluation's value, and a resume from it would diverge from this run.
-  checkpoints_.mark_incomplete(true);
+  checkpoints_.set_incomplete(true);
   auto const value = agree(world_of_one(), evaluator_.evaluate_all(), reduce::mean{});
   checkpoints_.evaluated(value);
   models().evaluated(value.value(), recipe().evaluation.larger);
-  checkpoints_.mark_incomplete(false);
+  checkpoints_.set_incomplete(false);
   bool const ends = progress_.evaluations.evaluated(value, models().updates());
   progress_.record.evaluated_epochs = progress_.cursor.epoch;
   act_on_alarms();
@@ -184,7 +184,7 @@ KEEL_BODY void run_loop::record_update(event::update_end const& event, bool late
 
 KEEL_BODY void run_loop::record_out_of_memory(event::out_of_memory const& event, std::string const& part) {
   log_.out_of_memory(event, part);
-  observer_.symptom(event.slow ? "the allocator was slow" : "memory ran out");
+  observer_.symptom(event.is_allocator_slow ? "the allocator was slow" : "memory ran out");
 }
 
 KEEL_BODY void run_loop::record_incident(event::incident const& event, run_part const& part, data_cursor const& began_at) {
@@ -203,7 +203,7 @@ KEEL_BODY void run_loop::act_on_alarms() {
     hooks_(event::alarm_raised{models().updates(), one});
     observer_.symptom(std::string("alarm ") + one.what->name);
     if (one.does == health::action::stop) request_stop();
-    if (saves() && one.does == health::action::checkpoint) checkpoints_.ask();
+    if (saves() && one.does == health::action::checkpoint) checkpoints_.request_save_from_training_thread();
   }
 }
 
@@ -216,7 +216,7 @@ KEEL_BODY outcome run_loop::end_run(outcome const& ended, bool by_program, bool 
   models().flush_layer_metrics();
   while_saving([&] { saves_end ? checkpoints_.end() : checkpoints_.wait_for_save(); });
   observer_.end();
-  std::string const words = ending(ended);
+  std::string const words = describe_outcome(ended);
   double const seconds = std::chrono::duration<double>(options().clock().now() - started_).count();
   if (!models().all().empty())
     console_.summary(summary_rows(words, models().updates(), models().skipped(), models().clip_fraction(), progress_.record,
@@ -236,9 +236,9 @@ KEEL_BODY void run_loop::clear_stop_requests() {
   of_.ranks.clear_requests();
 }
 
-KEEL_BODY void run_loop::fail(std::exception const& thrown, bool all_know) {
-  if (!all_know) of_.ranks.abort_peers(first_line(thrown).c_str());
-  observer_.failing(thrown, evaluator_.is_inside());
+KEEL_BODY void run_loop::fail(std::exception const& thrown, bool is_failure_collective) {
+  if (!is_failure_collective) of_.ranks.abort_peers(first_line(thrown).c_str());
+  observer_.capture_shortage(thrown, evaluator_.is_evaluating_or_failed());
   drop_open_update();
   begun_ = false;
   clear_stop_requests();

@@ -46,14 +46,14 @@ class run_observer {
   /// Writes the event `begins` of a run of one model. Call before the first update, or the first after a resume.
   void describe_begin(bool resumed);
   /// Captures where memory ran out, if `thrown` reports that. Call before the open update is dropped.
-  void failing(std::exception const& thrown, bool evaluates);
+  void capture_shortage(std::exception const& thrown, bool evaluates);
   /// Description of the memory shortage that ended the run; null if memory was not the cause.
   nlohmann::ordered_json const& failure() const { return *failure_; }
 
   // Batches.
 
   /// Checks a batch and reports findings. Throws data_error (E06) if it cannot be trained on.
-  void look_at(c10::function_ref<batch_contents()> contents, data_cursor const& at);
+  void check_batch(c10::function_ref<batch_contents()> contents, data_cursor const& at);
   /// Reports that `count` of the batch's `rows` rows are removed.
   void dropped(std::int64_t count, std::int64_t rows);
   void end_epoch();
@@ -69,9 +69,9 @@ class run_observer {
   /// Peak throughput of the device, in operations per second; 0: unknown.
   double peak() const { return peak_; }
 
-  /// Returns which layer metrics update number `next` records; layer_detail::none if nothing would receive them. `has_place`: something
-  /// other than a sink receives them.
-  layer_detail layers_due(bool has_place, std::int64_t next) const;
+  /// Returns which layer metrics update number `next` records; layer_detail::none if nothing would receive them. `has_other_consumer`: hooks
+  /// or a directory, not only sinks, receive them.
+  layer_detail layers_due(bool has_other_consumer, std::int64_t next) const;
 
   /// Records the trace of a non-finite update. If the recipe keeps incidents, also writes the files from which it can be replayed.
   void incident(event::incident const& event, run_part const& part, checkpoint_manager& checkpoints,
@@ -87,7 +87,7 @@ class run_observer {
   void end();
 
  private:
-  void say(batch_finding const& found);
+  void report(batch_finding const& found);
   void report_written_profiles();
 
   config const& recipe_;
@@ -97,7 +97,7 @@ class run_observer {
   trainer_options const& options_;
   run_directory* directory_;
   batch_watch batches_;
-  bool looks_ = true;
+  bool is_batch_guard_on_ = true;
   double operations_per_token_ = 0.0;
   double peak_ = 0.0;
   std::unique_ptr<nlohmann::ordered_json> failure_;

@@ -62,7 +62,7 @@ KEEL_BODY void run_observer::describe_begin(bool resumed) {
   log_.emit("begins", models_.updates(), description);
 }
 
-KEEL_BODY void run_observer::failing(std::exception const& thrown, bool evaluates) {
+KEEL_BODY void run_observer::capture_shortage(std::exception const& thrown, bool evaluates) {
   *failure_ = nullptr;
   if (!is_out_of_memory(thrown) && dynamic_cast<out_of_memory_error const*>(&thrown) == nullptr) return;
   for (run_part const* const one : models_.all()) {
@@ -74,13 +74,13 @@ KEEL_BODY void run_observer::failing(std::exception const& thrown, bool evaluate
   *failure_ = describe_shortage(evaluates ? "evaluating" : "between updates", models_.device());
 }
 
-KEEL_BODY void run_observer::look_at(c10::function_ref<batch_contents()> contents, data_cursor const& at) {
+KEEL_BODY void run_observer::check_batch(c10::function_ref<batch_contents()> contents, data_cursor const& at) {
   if (recipe_.batch_guard.kind == batch_guard::kind::off) return;
-  if (looks_) {
+  if (is_batch_guard_on_) {
     try {
       batches_.at(at.epoch, at.position);
       if (batches_.is_on()) {
-        for (batch_finding const& found : batches_.look_at(contents())) say(found);
+        for (batch_finding const& found : batches_.look_at(contents())) report(found);
       }
       if (auto const guess = batches_.take_guess()) {
         log_.emit("labels", models_.updates(),
@@ -93,7 +93,7 @@ KEEL_BODY void run_observer::look_at(c10::function_ref<batch_contents()> content
       throw;
     } catch (std::exception const& thrown) {
       // LibTorch cannot read a tensor, or there is not enough memory: the run continues without the batch guard.
-      looks_ = false;
+      is_batch_guard_on_ = false;
       log_.notice("warning: batches are no longer checked: " + first_line(thrown));
     }
   }
@@ -101,11 +101,11 @@ KEEL_BODY void run_observer::look_at(c10::function_ref<batch_contents()> content
 }
 
 KEEL_BODY void run_observer::dropped(std::int64_t count, std::int64_t rows) {
-  log_.found(models_.updates(), batches_.dropped(count, rows));
+  log_.record_batch_finding(models_.updates(), batches_.dropped(count, rows));
 }
 
 KEEL_BODY void run_observer::end_epoch() {
-  for (batch_finding const& found : batches_.end_epoch()) say(found);
+  for (batch_finding const& found : batches_.end_epoch()) report(found);
 }
 
 KEEL_BODY double run_observer::use_operations(double per_token) {
@@ -127,8 +127,8 @@ KEEL_BODY double run_observer::use_operations(double per_token) {
   return per_token;
 }
 
-KEEL_BODY layer_detail run_observer::layers_due(bool has_place, std::int64_t next) const {
-  if (!has_place && options_.sinks.empty()) return layer_detail::none;
+KEEL_BODY layer_detail run_observer::layers_due(bool has_other_consumer, std::int64_t next) const {
+  if (!has_other_consumer && options_.sinks.empty()) return layer_detail::none;
   auto const is_due = [&](std::int64_t every) { return every > 0 && next % every == 0; };
   if (is_due(options_.histograms_every)) return layer_detail::distributions;
   return is_due(options_.layers_every) ? layer_detail::norms : layer_detail::none;
@@ -144,7 +144,7 @@ KEEL_BODY void run_observer::incident(event::incident const& event, run_part con
   // An iteration of several models is one attempt; only its first incident is kept.
   bool const is_kept = part.has_name() && kept_attempt_ == attempts;
   if (recipe_.incident.kind == keel::incident::kind::keep && !is_kept) {
-    auto const& began_with = event.began_with.micro_batches;
+    auto const& began_with = event.inputs.micro_batches;
     try {
       random_snapshot const now = random_snapshot::take(part.step().parameters().device);
       snapshot content = checkpoints.before_update(began_with.empty() ? now : began_with.front().random, began_at);
@@ -186,14 +186,14 @@ KEEL_BODY void run_observer::end() {
   }
 }
 
-KEEL_BODY void run_observer::say(batch_finding const& found) {
-  if (batches_.is_news(found.what)) log_.found(models_.updates(), found);
+KEEL_BODY void run_observer::report(batch_finding const& found) {
+  if (batches_.is_news(found.what)) log_.record_batch_finding(models_.updates(), found);
 }
 
 KEEL_BODY void run_observer::report_written_profiles() {
   while (auto const one = profiles_.take_written())
     log_.emit("profile", one->first_update, {{"path", one->path.string()}, {"message", one->why}});
-  if (auto const words = profiles_.take_trouble(); !words.empty()) log_.notice("warning: " + words);
+  if (auto const words = profiles_.take_failure_message(); !words.empty()) log_.notice("warning: " + words);
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

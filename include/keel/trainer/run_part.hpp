@@ -27,7 +27,7 @@ struct part_stats {
   double loss = 0.0;                                   ///< summed over the applied updates
   double gradient_norm = 0.0;                          ///< summed over the applied updates
   std::vector<std::pair<std::string, double>> losses;  ///< named losses of the last update that had any
-  std::optional<result::skipped> why;                  ///< the last skipped update
+  std::optional<result::skipped> last_skipped;
 };
 
 class run_part {

@@ -62,7 +62,7 @@ class run_profiles final : private phase_listener {
   /// Returns the next profile whose files are complete, each once; nullopt if there is none.
   std::optional<written> take_written();
   /// Returns why a profile could not be recorded or written, each reason once; empty: nothing new.
-  std::string take_trouble() {
+  std::string take_failure_message() {
     if (!trouble_.empty()) return std::exchange(trouble_, {});
     return writer_ ? writer_->take_trouble() : std::string();
   }

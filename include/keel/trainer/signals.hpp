@@ -48,7 +48,7 @@ class process_signals {
     if (--save_listeners_ == 0) put_back(SIGUSR2, &on_save, save_before_);
   }
   /// Number of SIGUSR2 signals received so far.
-  int saves_asked() const { return saves().load(std::memory_order_relaxed); }
+  int save_signals_received() const { return saves().load(std::memory_order_relaxed); }
 
  private:
   static constexpr int count = 4;

@@ -90,13 +90,13 @@ namespace keel::inline KEEL_MODE {
 
 KEEL_BODY save_listener::save_listener(bool active) : active_(active) {
   if (!active_) return;
-  seen_ = detail::process_signals::instance().saves_asked();
+  seen_ = detail::process_signals::instance().save_signals_received();
   detail::process_signals::instance().listen_for_saves();
 }
 
 KEEL_BODY bool save_listener::take_request() {
   if (!active_) return false;
-  int const asked = detail::process_signals::instance().saves_asked();
+  int const asked = detail::process_signals::instance().save_signals_received();
   return std::exchange(seen_, asked) != asked;
 }
 

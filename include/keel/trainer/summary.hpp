@@ -16,7 +16,7 @@
 namespace keel::inline KEEL_MODE {
 
 /// Describes the outcome, such as "finished" or "stopped by signal 15".
-std::string ending(outcome const& result);
+std::string describe_outcome(outcome const& result);
 
 /// Returns why the run finished. `by_program`: the program runs its own loop, which ended.
 std::string why_finished(bool length_is_reached, early_stop const& evaluations, bool by_program);
@@ -31,8 +31,8 @@ inline logged_event_id ending_event(outcome const& result) {
 /// Lists the memory-saving measures in effect; empty if there are none.
 std::string describe(memory_settings const& relief);
 
-/// Returns the label and text of each row of the console's summary. `words`: from ending(); `clipped`: fraction of updates; `tokens_now`:
-/// tokens since this process began training.
+/// Returns the label and text of each row of the console's summary. `words`: from describe_outcome(); `clipped`: fraction of updates;
+/// `tokens_now`: tokens since this process began training.
 std::vector<std::pair<std::string, std::string>> summary_rows(std::string const& words, std::int64_t updates,
                                                               std::int64_t skipped, double clipped, run_record const& record,
                                                               std::int64_t tokens_now, double seconds,

@@ -7,7 +7,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-KEEL_BODY std::string ending(outcome const& result) {
+KEEL_BODY std::string describe_outcome(outcome const& result) {
   if (result.is<result::finished>()) return "finished";
   if (result.is<result::gave_up>()) return std::string("gave up: ") + to_string(result.get<result::gave_up>().why);
   if (result.is<result::stopped>()) {

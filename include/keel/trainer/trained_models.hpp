@@ -76,7 +76,7 @@ class trained_models {
   /// Applied updates of the run. With several models: boundaries at which at least one part had applied an update.
   std::int64_t updates() const { return only_ ? only_->step().updates() : updates_; }
   /// With several models: counts a boundary.
-  void count(bool applied) { updates_ += applied ? 1 : 0; }
+  void count_boundary(bool applied) { updates_ += applied ? 1 : 0; }
   std::int64_t skipped() const;
   bool at_boundary() const;
   /// True if a part was updated since its statistics were last taken.
@@ -88,14 +88,15 @@ class trained_models {
   void flush_layer_metrics();
   /// Collective. Throws world_error if parameters, buffers or options of the optimizer differ from rank 0's.
   void verify_replicas();
-  void require_parameters_in_place();
-  /// Makes the parameters of all models whole while the result exists. Collective.
+  void require_average_swapped_out();
+  /// All-gathers the full parameters of all models for the lifetime of the returned object. Collective.
   [[nodiscard]] gathered_parameters gather_parameters();
   /// True if a model has shard::zero<3>.
   bool shards_parameters() const;
-  /// Call before each batch of an evaluation, and after the last one. Collective, both.
+  /// begin_evaluation_batch(): call before each batch of an evaluation. end_evaluation(): call after the last one; a rank with fewer
+  /// batches then takes part in the gathers of the others. Both are collective.
   void begin_evaluation_batch();
-  void follow_evaluations();
+  void end_evaluation();
   /// Call if an evaluation threw.
   void cancel_evaluation() noexcept;
 
@@ -108,7 +109,7 @@ class trained_models {
   std::optional<rollback_request> take_rollback_request(config& by);
   /// The maximum age, in updates, of a fault for which a part rolls back; 0 if no part rolls back.
   std::int64_t rollback_distance() const;
-  void lower(double factor);
+  void lower_learning_rates(double factor);
   void adopt_loaded_rates();
   /// Passes the value of an evaluation to the schedules.
   void evaluated(double value, bool larger_is_better);

@@ -144,8 +144,8 @@ KEEL_BODY void trained_models::begin_evaluation_batch() {
   for (run_part* const one : all_) one->step().ranks().begin_evaluation_batch();
 }
 
-KEEL_BODY void trained_models::follow_evaluations() {
-  for (run_part* const one : all_) one->step().ranks().follow_evaluations();
+KEEL_BODY void trained_models::end_evaluation() {
+  for (run_part* const one : all_) one->step().ranks().end_evaluation();
 }
 
 KEEL_BODY void trained_models::cancel_evaluation() noexcept {
@@ -164,8 +164,8 @@ KEEL_BODY std::vector<moving_average*> trained_models::averages() const {
   return found;
 }
 
-KEEL_BODY void trained_models::require_parameters_in_place() {
-  for (moving_average const* const average : averages()) average->require_parameters_in_place();
+KEEL_BODY void trained_models::require_average_swapped_out() {
+  for (moving_average const* const average : averages()) average->require_average_swapped_out();
 }
 
 KEEL_BODY std::vector<trained_optimizer> trained_models::trained() {
@@ -264,7 +264,7 @@ KEEL_BODY std::int64_t trained_models::rollback_distance() const {
   return longest;
 }
 
-KEEL_BODY void trained_models::lower(double factor) {
+KEEL_BODY void trained_models::lower_learning_rates(double factor) {
   for (run_part* const one : all_) one->step().schedule().lower(factor);
 }
 

@@ -65,15 +65,15 @@ class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::train
   trainer(Model& model, Optimizer& optimizer, trainer_options options = {})
     requires(!has_open_numbers)
       : trainer(model, optimizer, detail::recipe_numbers(config_of<recipe>), std::move(options)) {
-    detail::require_world<Recipe, step_type::replicates>();
+    detail::require_world<Recipe, step_type::is_distributed>();
   }
-  /// For a recipe that leaves numbers open (keel::given). Throws recipe_error: E22 for numbers that are missing or of the wrong kind, and
-  /// the ids of the rules that they break.
+  /// For a recipe that leaves numbers open (keel::given). Throws recipe_error: E22 if a number is missing or of the wrong kind; otherwise
+  /// with the ids of the rules that the numbers break.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   trainer(Model& model, Optimizer& optimizer, numbers const& all, trainer_options options = {})
     requires(has_open_numbers)
       : trainer(model, optimizer, detail::recipe_numbers(config_of<recipe>, all), std::move(options)) {
-    detail::require_world<Recipe, step_type::replicates>();
+    detail::require_world<Recipe, step_type::is_distributed>();
   }
   /// For a multi-rank recipe. Collective over `world`: all ranks take the parameters, buffers and checkpoints of rank 0. Throws
   /// world_error (E24), which names the first difference, if the ranks have different configurations.
@@ -88,7 +88,7 @@ class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::train
     requires(has_open_numbers)
       : trainer(model, optimizer, detail::recipe_numbers(config_of<recipe>, all), std::move(options),
                 detail::checked_world<Recipe, step_type::accepts_world>(world)) {}
-  /// Takes the numbers of another trainer of this recipe.
+  /// Constructs a trainer with the given numbers of this recipe. Used by the constructors above.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   trainer(Model& model, Optimizer& optimizer, detail::recipe_numbers const& all, trainer_options options,
           world_of_ranks const& world = {})
@@ -115,7 +115,7 @@ class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::train
     detail::reject_call_of<rule::U48, Recipe, recipe>();
   }
   trainer(trainer const&) = delete;
-  /// Compile error (U51) where it is called. For a trainer that is a data member, this is where its class is moved.
+  /// Rejected (U51): a trainer cannot be moved. If it is a data member, the error appears where the enclosing class is moved.
   trainer(trainer&& other) noexcept
       : trainer(other.step_.model(), other.step_.optimizer(), other.step_.recipe_numbers(), trainer_options()) {
     detail::reject_call<rule::U51, Recipe>();
@@ -222,10 +222,10 @@ class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::train
 
   /// Changes .accumulate or .clip from the next update on, for example to grow the accumulation. The record and checkpoints contain the
   /// change. Throws what step::change throws.
-  void change(numbers const& some)
+  void change(numbers const& changes)
     requires(has_open_numbers)
   {
-    loop_.change([&] { step_.change(some); });
+    loop_.change([&] { step_.change(changes); });
   }
 
   // Checkpoints.
@@ -267,11 +267,11 @@ class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::train
   /// average, if the evaluations used it. To continue training from there, use options.resume_at. Collective. Throws error: E12 if
   /// there is no best checkpoint, S16 inside an update.
   best_saved load_best() { return loop_.checkpoints().load_best(); }
-  /// Makes all parameters whole while the result exists, for reading, saving and changing them outside of their units. Needed under
-  /// shard::zero<3> only. Collective; change the same on all ranks.
+  /// All-gathers the full parameters for the lifetime of the returned object, so that they can be read, saved and changed outside their
+  /// units. Make the same changes on all ranks. Needed under shard::zero<3> only. Collective.
   [[nodiscard]] gathered_parameters gather_parameters() { return step_.gather_parameters(); }
-  /// Makes all parameters whole for good. Call before a trainer with shard::zero<3> is destroyed, if the model is used afterwards; no
-  /// updates can follow. Collective.
+  /// Permanently restores the full (unsharded) parameters. Call before destroying a trainer with shard::zero<3> if the model is used
+  /// afterwards; no further updates are possible. Collective.
   void unshard_parameters() { step_.unshard_parameters(); }
 
   // Evaluation.
@@ -304,7 +304,7 @@ class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::train
   /// Swaps the moving average into the model for the lifetime of the returned value: `auto scope = run.averaged();`, then evaluate, or
   /// `keel::save_weights("ema.safetensors", run.averaged())`. Training or swapping again before the value is destroyed throws error (M04).
   [[nodiscard]] auto averaged() {
-    if constexpr (step_type::averages) {
+    if constexpr (step_type::has_average) {
       return step_.average().swap_in(step_.model());
     } else {
       return detail::reject_call_of<rule::U31, Recipe, recipe>(), nullptr;
@@ -315,7 +315,7 @@ class trainer : public dry_run_calls<trainer<Recipe, Environment>, detail::train
   /// the device. Throws error (E12) inside an update, or if the batch has no tokens.
   template <class Batch, class LossOf>
   double count_operations(Batch const& batch, LossOf&& loss_of) {
-    auto const trying = loop_.try_out();
+    auto const trying = loop_.enter_dry_run();
     return loop_.observer().use_operations(detail::dry_run<step_type>(dry_run_subject()).count_operations(batch, loss_of));
   }
 

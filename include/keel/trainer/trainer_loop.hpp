@@ -17,7 +17,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-class trainer_loop final : public run_loop, private step_observer, private manual_backward_host {
+class trainer_loop final : public run_loop, private step_observer, private manual_backward_owner {
  public:
   /// Collective over the step's world. All arguments must outlive this object. Throws what the constructor of run_loop throws.
   trainer_loop(step_engine& step, trained_models& models, trainer_options& options, run_alarms const& alarms,
@@ -68,7 +68,7 @@ class trainer_loop final : public run_loop, private step_observer, private manua
   bool reads_gradients() const override { return hooks_.has_hook_for<event::gradients_ready>(); }
   bool watches_memory() const override { return options().watch_memory; }
   layer_detail watches_layers() const override;
-  // Overrides of manual_backward_host: the program runs the backward passes of a micro-batch.
+  // Overrides of manual_backward_owner: the program runs the backward passes of a micro-batch.
   void begin_manual_backward() override;
   step_outcome end_manual_backward(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) override;
   void abandon_manual_backward() override;

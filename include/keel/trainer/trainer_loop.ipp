@@ -42,7 +42,7 @@ KEEL_BODY outcome trainer_loop::fit(training_data& data) {
     if (ended.is<result::finished>()) listener.defer();
     return ended;
   } catch (std::exception const& thrown) {
-    auto const limit = limit_reached(thrown, recipe());
+    auto const limit = outcome_at_skip_limit(thrown, recipe());
     fail(thrown, limit.has_value());
     if (!limit) throw;
     hooks_(event::run_end{*limit});
@@ -51,13 +51,13 @@ KEEL_BODY outcome trainer_loop::fit(training_data& data) {
 }
 
 KEEL_BODY std::int64_t trainer_loop::length() const {
-  bool const accumulates_otherwise = step_.present_value().accumulate.count != recipe().accumulate.count;
+  bool const accumulates_otherwise = step_.current_config().accumulate.count != recipe().accumulate.count;
   return accumulates_otherwise ? options().updates : length_of(options(), recipe().accumulate.count);
 }
 
 KEEL_BODY void trainer_loop::require_length() {
   if (!is_length_pending()) return;
-  step_.set_length(length_of(options(), step_.present_value().accumulate.count));
+  step_.set_length(length_of(options(), step_.current_config().accumulate.count));
 }
 
 KEEL_BODY void trainer_loop::begin() {
@@ -151,9 +151,9 @@ KEEL_BODY step_outcome trainer_loop::take(std::optional<batch_size> const& size,
                                           c10::function_ref<step_outcome()> run) {
   before_micro_batch();
   if (size) begin_console(size->rows, size->tokens);
-  return after_micro_batch(cursor_.taking([&] {
+  return after_micro_batch(cursor_.run_micro_batch([&] {
     step_.ranks().begin_call();
-    check_batch([&] { observer_.look_at(contents, progress_.cursor); });
+    check_batch([&] { observer_.check_batch(contents, progress_.cursor); });
     return run();
   }));
 }
@@ -207,12 +207,13 @@ KEEL_BODY manual_backward trainer_loop::open_manual_backward(std::int64_t rows, 
 KEEL_BODY void trainer_loop::begin_manual_backward() {
   if (!begun_) begin();
   before_micro_batch();
-  cursor_.closing([this] { step_.begin_manual_backward(); });
+  cursor_.run_flush([this] { step_.begin_manual_backward(); });
 }
 KEEL_BODY step_outcome trainer_loop::end_manual_backward(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
   begin_console(rows, tokens);
-  return in_own_loop(
-      [&] { return after_micro_batch(cursor_.taking([&] { return step_.end_manual_backward(loss, rows, tokens); })); });
+  return in_own_loop([&] {
+    return after_micro_batch(cursor_.run_micro_batch([&] { return step_.end_manual_backward(loss, rows, tokens); }));
+  });
 }
 KEEL_BODY void trainer_loop::abandon_manual_backward() {
   step_.abandon_manual_backward();
@@ -233,7 +234,7 @@ KEEL_BODY std::optional<step_outcome> trainer_loop::flush() {
 }
 
 KEEL_BODY std::optional<step_outcome> trainer_loop::close_partial_update() {
-  auto last = step_.has_open_update() ? cursor_.closing([this] { return step_.flush(); }) : step_.flush();
+  auto last = step_.has_open_update() ? cursor_.run_flush([this] { return step_.flush(); }) : step_.flush();
   if (last && last->gave_up()) gave_up_ = *last->gave_up();
   if (last) last->gave_up() ? cursor_.rewind() : after_update(last->updated() != nullptr);
   return last;
@@ -257,9 +258,9 @@ KEEL_BODY void trainer_loop::drop_open_update() {
 }
 
 KEEL_BODY void trainer_loop::change(c10::function_ref<void()> change_numbers) {
-  config const before = step_.present_value();
+  config const before = step_.current_config();
   change_numbers();
-  log_.numbers_changed(step_.updates(), before, step_.present_value());
+  log_.numbers_changed(step_.updates(), before, step_.current_config());
 }
 
 KEEL_BODY void trainer_loop::end_epoch() {
@@ -286,14 +287,14 @@ KEEL_BODY bool trainer_loop::should_stop(c10::function_ref<int()> signal) const 
 // Events of the step.
 
 KEEL_BODY void trainer_loop::observe(event::update_end const& event) {
-  cursor_.close(event.late);
+  cursor_.close(event.is_deferred);
   watch_.updated(event.update);
   if (event.result.updated()) checkpoints_.updated(event.loss);
-  checkpoints_.mark_incomplete(true);
+  checkpoints_.set_incomplete(true);
   hooks_(event);
   // After the hooks, so that the record of this update has what they log. skip<N> does not warn on the console.
-  record_update(event, event.late && step_.has_open_update(), recipe().nonfinite.kind == nonfinite::kind::warn);
-  checkpoints_.mark_incomplete(false);
+  record_update(event, event.is_deferred && step_.has_open_update(), recipe().nonfinite.kind == nonfinite::kind::warn);
+  checkpoints_.set_incomplete(false);
 }
 KEEL_BODY void trainer_loop::observe(event::incident const& event) {
   record_incident(event, *models().all().front(), cursor_.began_at());
@@ -346,8 +347,9 @@ std::invoke_result_t<Call const&> trainer_loop::in_own_loop(Call const& call) {
     return call();
   } catch (std::exception const& thrown) {
     last_error_ = first_line(thrown);
-    bool const is_distributed = dynamic_cast<world_error const*>(&thrown) != nullptr && !step_.ranks().is_failure_collective();
-    if (begun_ && (EndsRun || is_distributed)) fail(thrown);
+    bool const has_world_failed =
+        dynamic_cast<world_error const*>(&thrown) != nullptr && !step_.ranks().is_failure_collective();
+    if (begun_ && (EndsRun || has_world_failed)) fail(thrown);
     throw;
   }
 }

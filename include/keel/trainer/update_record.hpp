@@ -10,9 +10,9 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Returns those metrics of an update that the event and the record provide. Z-scores are relative to the history before this
+/// Adds the update to the record's counters and statistics, and returns its metrics. Z-scores are relative to the history before this
 /// update. Only applied updates enter that history.
-inline update_metrics metrics_of(event::update_end const& event, run_record& record, std::int64_t epoch) {
+inline update_metrics record_metrics(event::update_end const& event, run_record& record, std::int64_t epoch) {
   update_metrics m;
   m.update = event.update;
   m.attempt = ++record.attempts;

@@ -27,14 +27,14 @@ class update_timer {
     epoch_before_ = epoch_;
     epoch_ = epoch;
   }
-  /// Returns the epoch and duration of the update that ended. `in_the_next`: the next update is already open; the duration is then measured
-  /// from the previous end.
-  reading end_update(bool in_the_next) {
+  /// Returns the epoch and duration of the update that ended. `is_next_update_open`: the next update is already open; the duration is then
+  /// measured from the previous end.
+  reading end_update(bool is_next_update_open) {
     auto const now = time_.now();
-    std::chrono::duration<double, std::milli> const taken = now - (in_the_next ? ended_ : began_);
+    std::chrono::duration<double, std::milli> const taken = now - (is_next_update_open ? ended_ : began_);
     ended_ = now;
     if (ends_++ > 0) slowest_ = std::max(slowest_, taken.count());
-    return {in_the_next ? epoch_before_ : epoch_, taken.count()};
+    return {is_next_update_open ? epoch_before_ : epoch_, taken.count()};
   }
 
  private:
