@@ -28,7 +28,7 @@ struct sharded : keel::recipe<
     keel::precision::bf16,
     keel::accumulate<2>,
     keel::clip::global_norm<1.0>,
-    keel::nonfinite::rollback<3>,
+    keel::nonfinite::rollback<1>,
     keel::schedule::cosine<keel::schedule::warmup<10_steps>>,
     keel::checkpoint::every<20_steps, keel::checkpoint::keep<2>>,
     keel::determinism::seeded<1>,
@@ -68,7 +68,7 @@ int train(settings const& arguments) {
     run.on([&](keel::event::run_begin const& e) { has_resumed = e.resumed; });
     run.on([&](keel::event::update_begin const& e) {
       budget.reset_peak();
-      if (e.update == 50 && !has_resumed) budget.limit(budget.allocated() + needed * 6 / 10);
+      if (e.update == 50 && !has_resumed) budget.limit(budget.allocated() + needed * 8 / 10);
     });
     run.on([&](keel::event::update_end const& e) {
       budget.limit(0);

@@ -336,7 +336,7 @@ class replication final : public rank_requests {
   collective_sequence forward_, backward_, evaluation_;  ///< under zero<3>
   collective_sequence* pass_ = nullptr;                  ///< the one of these that this rank is in
   std::span<pass_collective const> expected_;            ///< what is left of the pass that all ranks expect
-  bool has_deviated_ = false;                            ///< under zero<3>: this rank's forward pass is not the expected one
+  bool has_deviated_ = false;                            ///< under zero<3>: this rank's pass is not the expected one
   bool is_cancelled_ = false;                            ///< under zero<3>: units no longer gather in this pass
   bool has_cancelled_ = false;  ///< under zero<3>: a pass of the open update was cancelled, so that it will be skipped
   pending_requests local_;

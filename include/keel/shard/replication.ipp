@@ -70,7 +70,7 @@ inline constexpr double agreement = 0.0, forward = 1.0, backward_begins = 2.0, b
 /// Values of packed_field::nonfinite: a loss of this rank is not finite, or a pass of it was cancelled because one of another rank was not.
 inline constexpr double has_nonfinite_loss = 1.0, has_cancelled_pass = 2.0;
 
-/// Value of packed_field::sequence on a rank whose forward pass is not the expected one. Otherwise it is the checksum of what it expects.
+/// Value of packed_field::sequence on a rank whose pass is not the expected one. Otherwise it is the checksum of what it expects.
 inline constexpr double has_deviated_pass = -1.0;
 
 /// The step whose passes this thread runs; null between them.
@@ -448,15 +448,22 @@ KEEL_BODY bool replication::propagate_failures(ending how, std::string const& me
 KEEL_BODY bool replication::is_next(double phase, std::string const& name) {
   auto const phase_of = [this](int rank) { return numbers().of(rank, packed_field::phase); };
   auto const collective_of = [this](int rank) { return numbers().of(rank, packed_field::collective); };
+  auto const has_deviated = [&](int rank) { return numbers().of(rank, packed_field::sequence) == has_deviated_pass; };
+  // Backward passes that are not the expected one have followed it to different places: their units take turns.
+  bool takes_turns = false;
+  for (int rank = 0; rank < world_.size(); ++rank)
+    takes_turns = takes_turns || (has_deviated(rank) && phase_of(rank) == pass_phase::backward);
+  auto const order_of = [&](int rank) { return std::pair(phase_of(rank), takes_turns ? collective_of(rank) : 0.0); };
   int first = 0;
   for (int rank = 1; rank < world_.size(); ++rank) {
-    if (phase_of(rank) > phase_of(first)) first = rank;
+    if (order_of(rank) > order_of(first)) first = rank;
   }
   double const highest = phase_of(first), next = collective_of(first);
   for (int rank = 0; rank < world_.size(); ++rank) {
-    bool const has_other_units = numbers().of(rank, packed_field::sequence) == has_deviated_pass && phase_of(rank) < highest &&
-                                 highest == pass_phase::backward_begins;
-    if ((phase_of(rank) != highest || collective_of(rank) == next) && !has_other_units) continue;
+    bool const differs = phase_of(rank) == highest && collective_of(rank) != next && !takes_turns;
+    bool const has_other_units =
+        has_deviated(rank) && phase_of(rank) == pass_phase::forward && highest == pass_phase::backward_begins;
+    if (!differs && !has_other_units) continue;
     // All ranks throw it.
     is_exchanging_ = has_pending_sums_ = false;
     is_failure_reported_ = is_failure_collective_ = true;
@@ -466,7 +473,7 @@ KEEL_BODY bool replication::is_next(double phase, std::string const& name) {
                                  ". Under keel::shard::zero<3> all ranks must call the same units in the same order: choose "
                                  "between units by what all ranks know.");
   }
-  if (phase == highest) return true;
+  if (phase == highest && collective_of(world_.rank()) == next) return true;
   if (highest == pass_phase::backward_begins) {
     update_summary const all = combine_summaries();
     unit_ = all.unit;
@@ -491,8 +498,7 @@ KEEL_BODY bool replication::complete_early_agreement() {
   update_summary const all = combine_summaries();
   unit_ = all.unit;
   early_factor_ = relative_factor(all);
-  is_exchanging_ = false;
-  has_deviated_ = false;
+  is_exchanging_ = has_deviated_ = false;
   if (pass_ == &forward_) pass_ = &backward_;
   // Also after this rank's pass has ended: the other ranks are in theirs.
   begin_expected(backward_);
@@ -532,7 +538,7 @@ KEEL_BODY void replication::announce(double phase, double collective, std::strin
     if (pass_ != nullptr) pass_->record(one);
     return;
   }
-  has_deviated_ = has_deviated_ || (pass_ == &forward_ && next_expected() != nullptr);
+  has_deviated_ = has_deviated_ || (pass_ != &evaluation_ && next_expected() != nullptr);
   follow_expected();
   auto const is_begun = [&] { return phase == pass_phase::bucket && collective < static_cast<double>(sums().next_bucket()); };
   bool const may_expect = pass_ != nullptr && pass_ != &backward_ && pass_->begins_with(one);
@@ -543,9 +549,7 @@ KEEL_BODY void replication::announce(double phase, double collective, std::strin
     for (std::int64_t i = 0; i < packed_field::count; ++i) numbers().local(i) = 0.0;
     numbers().local(packed_field::phase) = phase;
     numbers().local(packed_field::collective) = collective;
-    numbers().local(packed_field::sequence) = has_deviated_ && phase == pass_phase::forward ? has_deviated_pass
-                                              : may_expect                                  ? pass_->checksum()
-                                                                                            : 0.0;
+    numbers().local(packed_field::sequence) = has_deviated_ ? has_deviated_pass : may_expect ? pass_->checksum() : 0.0;
     numbers().begin();
     numbers().wait();
     if (has_ended()) cancel_pass();
@@ -616,6 +620,7 @@ KEEL_BODY bool replication::end_pass(std::exception_ptr const& thrown) {
   if (!parameter_shards_) return false;
   running_step() = nullptr;
   pass_ = nullptr;
+  has_deviated_ = false;
   parameter_shards_->end_backward();
   bool const is_cancelled = std::exchange(is_cancelled_, false);
   // What a bucket's hook threw has ended the pass, too; if it did not, sum_gradients() reports it.
