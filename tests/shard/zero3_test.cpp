@@ -362,19 +362,31 @@ TEST_CASE("ranks that call different units get an error that names both, also wh
 
 TEST_CASE("a loss without one of its terms, on one rank or on all, trains the bits of replicas where that term is expected") {
   single_thread const threads;
-  /// The last layer is a bucket of its own, which begins before the backward pass has reached the units of the first term.
-  struct wide_network : network {
-    torch::nn::Linear of_first{register_module("of_first", torch::nn::Linear(7, 1))};
-    torch::nn::Linear head{register_module("head", torch::nn::Linear(160, 500))};
-    wide_network() : network(0.0, at::kFloat, false, 160) {}
-  };
   struct variant {
-    bool changes_units = false, reads_whole = false, is_uneven = false;
+    std::int64_t width = 160;  ///< the head is a bucket of its own, which begins before the backward pass has reached a unit; 20: it does not
+    bool changes_units = false, reads_whole = false;
+    bool is_uneven = false;          ///< rank 0 has a term that no other rank has
+    bool leaves_out_side = false;    ///< a layer that no unit has, in a bucket with parameters of a unit; otherwise a unit
+    std::vector<std::int64_t> left_out = {6, 8};  ///< micro-batches of the last rank; of all it is the one between them
+  };
+  struct network_of_terms : torch::nn::Module {
+    torch::nn::Linear front{nullptr}, side{nullptr}, of_first{nullptr}, head{nullptr};
+    std::vector<std::shared_ptr<layer>> layers;
+    explicit network_of_terms(variant const& how) {
+      at::manual_seed(9);
+      front = register_module("front", torch::nn::Linear(7, how.width));
+      for (int i = 0; i < 3; ++i) {
+        layers.push_back(register_module("layer" + std::to_string(i), std::make_shared<layer>(how.width, 0.0)));
+        if (i == 0) side = register_module("side", torch::nn::Linear(7, 1));
+      }
+      if (how.is_uneven) of_first = register_module("of_first", torch::nn::Linear(7, 1));
+      head = register_module("head", torch::nn::Linear(how.width, how.width == 160 ? 500 : 3));
+    }
   };
   auto const run = [](auto recipe, int ranks, variant const& how) {
     std::vector<at::Tensor> found;
     keel::run_in_process(ranks, [&](keel::world_of_ranks const& world) {
-      wide_network model;
+      network_of_terms model(how);
       keel::adamw optimizer(model.parameters(), 0.01);
       keel::step<decltype(recipe)> step{model, optimizer, world};
       for (std::int64_t i = 0; i < 12; ++i) {
@@ -385,15 +397,17 @@ TEST_CASE("a loss without one of its terms, on one rank or on all, trains the bi
             auto const everything = step.gather_parameters();
             for (at::Tensor const& one : model.parameters()) one.clamp_(-0.04, 0.04);
           }
-          at::Tensor y = model.first(x).tanh();
+          at::Tensor y = model.front(x).tanh();
           for (std::size_t const k : how.changes_units && i >= 6 ? std::vector<std::size_t>{0, 2} : std::vector<std::size_t>{0, 1, 2})
             y = keel::unit(model.layers[k], y);
           at::Tensor loss = model.head(y).square().mean();
           if (how.is_uneven && world.rank() == 0) loss = loss + model.of_first(x).square().mean();
-          at::Tensor const second = keel::unit(model.layers[1], model.first(x)).square().mean();
+          at::Tensor const of_unit = keel::unit(model.layers[1], model.front(x)).square().mean(), of_side = model.side(x).square().mean();
           bool const is_last = world.rank() == world.size() - 1;
-          bool const is_left_out = i == 7 || (is_last && (i == 6 || i == 8));
-          return is_left_out ? loss : loss + second;
+          bool const is_left_out = i == 7 || (is_last && std::count(how.left_out.begin(), how.left_out.end(), i) > 0);
+          if (!is_left_out || how.leaves_out_side) loss = loss + of_unit;
+          if (!is_left_out || !how.leaves_out_side) loss = loss + of_side;
+          return loss;
         });
       }
       auto const everything = step.gather_parameters();
@@ -401,12 +415,45 @@ TEST_CASE("a loss without one of its terms, on one rank or on all, trains the bi
     });
     return found;
   };
-  for (int const ranks : {2, 3}) {
-    for (variant const how : {variant{}, variant{.changes_units = true}, variant{.reads_whole = true}, variant{.is_uneven = true},
-                              variant{.changes_units = true, .is_uneven = true}}) {
-      INFO(ranks << " ranks" << (how.changes_units ? ", other units" : "") << (how.reads_whole ? ", whole parameters" : "") << (how.is_uneven ? ", uneven" : ""));
+  std::vector<variant> const variants{{},
+                                      {.changes_units = true},
+                                      {.reads_whole = true},
+                                      {.is_uneven = true},
+                                      {.changes_units = true, .is_uneven = true},
+                                      {.leaves_out_side = true},
+                                      {.width = 20, .left_out = {0, 1, 5, 6, 8, 9}},
+                                      {.width = 20, .changes_units = true, .left_out = {6}}};
+  for (std::size_t i = 0; i < variants.size(); ++i) {
+    variant const& how = variants[i];
+    for (int const ranks : {2, 3}) {
+      if (ranks == 3 && i > 0 && how.width != 20) continue;
+      INFO(ranks << " ranks, variant " << i);
       CHECK(same_bits(run(cut<skips>(), ranks, how), run(whole<skips>(), ranks, how)));
       CHECK(same_bits(run(cut<skips, keel::accumulate<2>, clips>(), ranks, how), run(cut2<skips, keel::accumulate<2>, clips>(), ranks, how)));
+    }
+  }
+}
+
+TEST_CASE("a hook of micro_batch_end that gathers is an error on all ranks, which says where to do it") {
+  single_thread const threads;
+  for (bool const evaluates : {false, true}) {
+    auto const words = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
+      network model(0.0);
+      keel::adamw optimizer(model.parameters(), 0.01);
+      keel::trainer<cut<skips>> run{model, optimizer, world, {.updates = 8, .console_every = 0}};
+      std::vector<at::Tensor> batches;
+      for (std::int64_t i = 0; i < 8; ++i) batches.push_back(rows_of(i, world.rank()));
+      auto const loss_of = [&](at::Tensor const& x) { return model.loss(x); };
+      run.on([&](keel::event::micro_batch_end const& e) {
+        if (e.update != 5) return;
+        if (evaluates) run.evaluate(batches, loss_of);
+        if (!evaluates) auto const everything = run.gather_parameters();
+      });
+      run.fit(batches, loss_of);
+    });
+    for (std::string const& one : words) {
+      CHECK(has(one, "[E12]"));
+      CHECK(has(one, "micro_batch_end"));
     }
   }
 }
@@ -598,6 +645,75 @@ TEST_CASE("a rollback restores the shards of all ranks") {
   CHECK(events_of(first.path(), "rolled_back").size() == 1);
 }
 
+namespace {
+
+struct averaged_training {
+  std::vector<at::Tensor> parameters, averages;
+  std::vector<double> evaluated;
+};
+
+template <class Recipe>
+averaged_training train_averaged(std::filesystem::path const& directory, int ranks, std::int64_t updates) {
+  std::vector<averaged_training> all(static_cast<std::size_t>(ranks));
+  keel::run_in_process(ranks, [&](keel::world_of_ranks const& world) {
+    keel::seed<Recipe>();
+    network model(0.1);
+    keel::adamw optimizer(model.parameters(), 0.01);
+    keel::trainer<Recipe> run{model, optimizer, world, {.run_directory = directory.string(), .updates = updates, .console_every = 0}};
+    averaged_training& found = all[static_cast<std::size_t>(world.rank())];
+    std::vector<at::Tensor> rows;
+    for (std::int64_t i = 0; i < 20; ++i) rows.push_back(rows_of(i, world.rank()));
+    auto const loss_of = [&](at::Tensor const& x) { return model.loss(x); };
+    run.evaluate_on(std::vector<at::Tensor>(rows.begin(), rows.begin() + 4), loss_of);
+    run.on([&](keel::event::evaluated const& event) { found.evaluated.push_back(event.result[""]); });
+    run.fit(rows, loss_of);
+    {
+      auto const averaged = run.averaged();
+      if (world.size() > 1 && Recipe::shards_parameters) CHECK_THROWS_AS(averaged.tensors(), keel::error);
+      auto const everything = run.gather_parameters();
+      found.averages = copies_of(model.parameters());
+    }
+    auto const everything = run.gather_parameters();
+    found.parameters = copies_of(model.parameters());
+    {
+      auto const averaged = run.averaged();
+      CHECK(same_bits(copies_of(model.parameters()), found.averages));
+    }
+    CHECK(same_bits(copies_of(model.parameters()), found.parameters));
+  });
+  for (auto const& one : all) {
+    CHECK(same_bits(one.averages, all.front().averages));
+    CHECK(same_bits(one.parameters, all.front().parameters));
+    CHECK(one.evaluated == all.front().evaluated);
+  }
+  CHECK_FALSE(same_bits(all.front().averages, all.front().parameters));
+  return all.front();
+}
+
+using averages = keel::ema<0.9>;
+using evaluates = keel::evaluation::every<2_steps, keel::evaluation::averaged>;
+
+}  // namespace
+
+TEST_CASE("averages of sharded parameters have the bits of those of replicas: evaluated, exported, and resumed at another stage") {
+  single_thread const threads;
+  using averaged3 = saved<true, keel::shard::zero<3>, skips, averages, evaluates>;
+  using averaged0 = saved<false, keel::shard::replicate, skips, averages, evaluates>;
+  for (int const ranks : {2, 3}) {
+    scratch_directory const whole_run, sharded_run, first, second;
+    auto const expected = train_averaged<averaged0>(whole_run.path(), ranks, 8), sharded = train_averaged<averaged3>(sharded_run.path(), ranks, 8);
+    CHECK(same_bits(sharded.parameters, expected.parameters));
+    CHECK(same_bits(sharded.averages, expected.averages));
+    CHECK(sharded.evaluated == expected.evaluated);
+    train_averaged<averaged3>(first.path(), ranks, 4);
+    train_averaged<averaged0>(second.path(), ranks, 4);
+    for (auto const& resumed : {train_averaged<averaged0>(first.path(), ranks, 8), train_averaged<averaged3>(second.path(), ranks, 8)}) {
+      CHECK(same_bits(resumed.parameters, expected.parameters));
+      CHECK(same_bits(resumed.averages, expected.averages));
+    }
+  }
+}
+
 TEST_CASE("a unit that is unfrozen after it was sharded is trained from then on") {
   single_thread const threads;
   auto const run = [](auto recipe, int ranks) {
@@ -616,12 +732,15 @@ TEST_CASE("a unit that is unfrozen after it was sharded is trained from then on"
       step.unfreeze(model.layers[0]->parameters(), 0.01);
       train();
       auto const everything = step.gather_parameters();
-      all[static_cast<std::size_t>(world.rank())] = copies_of(model.parameters());
+      auto& found = all[static_cast<std::size_t>(world.rank())];
+      found = copies_of(model.parameters());
+      auto const averaged = step.average().swap_in(model);
+      for (at::Tensor const& one : copies_of(model.parameters())) found.push_back(one);
     });
     return all;
   };
   for (int const ranks : {1, 2, 3}) {
-    auto const expected = run(whole<skips>(), ranks), all = run(cut<skips>(), ranks);
+    auto const expected = run(whole<skips, keel::ema<0.9>>(), ranks), all = run(cut<skips, keel::ema<0.9>>(), ranks);
     for (auto const& one : all) CHECK(same_bits(one, expected.front()));
   }
 }
@@ -723,7 +842,7 @@ TEST_CASE("hooks on one rank alone, and evaluations of different lengths, keep t
 TEST_CASE("evaluations of several batches give the values of replicas, also if memory runs out on one rank, or end on all ranks") {
   single_thread const threads;
   enum class fault { none, out_of_memory, exception };
-  auto const evaluate = [](auto recipe, fault what, std::int64_t rows) {
+  auto const evaluate = [](auto recipe, fault what, std::int64_t rows, int at = 5) {
     std::vector<double> values(3);
     auto const words = rank_error_messages(3, [&](keel::world_of_ranks const& world) {
       network model(0.0);
@@ -734,7 +853,7 @@ TEST_CASE("evaluations of several batches give the values of replicas, also if m
       run.fit(batches, [&](at::Tensor const& x) { return model.loss(x); });
       int calls = 0;
       auto const metrics = [&](at::Tensor const& x) {
-        bool const here = world.rank() == 1 && ++calls == 5 && what != fault::none;
+        bool const here = world.rank() == 1 && ++calls == at && what != fault::none;
         at::Tensor const y = keel::unit(model.layers[0], model.first(x).tanh());
         if (here && what == fault::exception) throw std::runtime_error("of the metrics");
         if (here) throw std::bad_alloc();
@@ -753,8 +872,10 @@ TEST_CASE("evaluations of several batches give the values of replicas, also if m
   for (std::int64_t const rows : {8, 5}) {
     auto const expected = evaluate(whole<skips, climbs>(), fault::none, rows);
     CHECK(evaluate(cut<skips, climbs>(), fault::none, rows) == expected);
-    auto const starved = evaluate(cut<skips, climbs>(), fault::out_of_memory, rows);
-    for (std::size_t rank = 0; rank < 3; ++rank) CHECK(std::abs(starved[rank] - expected[rank]) < 1e-5);
+    for (int const at : {1, 2, 3, 5, 9}) {
+      auto const starved = evaluate(cut<skips, climbs>(), fault::out_of_memory, rows, at);
+      for (std::size_t rank = 0; rank < 3; ++rank) CHECK(std::abs(starved[rank] - expected[rank]) < 1e-5);
+    }
     evaluate(cut<skips, climbs>(), fault::exception, rows);
   }
 }

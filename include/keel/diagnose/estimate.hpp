@@ -265,7 +265,11 @@ class parameter_counter {
       for (at::Tensor const& one : unit->parameters()) {
         auto const bytes = static_cast<std::int64_t>(one.nbytes());
         whole += bytes;
-        if (counted.insert(one.unsafeGetTensorImpl()).second) sums_.parameters -= bytes - (bytes + ranks_ - 1) / ranks_;
+        if (!counted.insert(one.unsafeGetTensorImpl()).second) continue;
+        auto const without_shard = [this](std::int64_t all) { return all - (all + ranks_ - 1) / ranks_; };
+        sums_.parameters -= without_shard(bytes);
+        if (configured_.ema.decay > 0.0 && one.requires_grad())
+          sums_.average -= without_shard(std::max(4 * one.numel(), bytes));
       }
       // Its parameters; and, for this unit and the next, what is received from all ranks and sent by this one.
       sums_.gathered = std::max(sums_.gathered, 3 * whole + 2 * (whole / ranks_));

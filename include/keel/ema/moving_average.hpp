@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <keel/checkpoint/tensor_map.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/outcome.hpp>
@@ -94,7 +95,18 @@ class moving_average {
   /// Removes the last `count` parameters.
   void remove_last(std::size_t count);
 
-  /// Returns one tensor per parameter, in the same order.
+  /// Access to parameters that shard::zero<3> shards. Each function takes the parameter first.
+  struct shard_access {
+    std::function<at::Tensor(at::Tensor const&)> find;  ///< this rank's shard; undefined while the parameter is whole
+    std::function<at::Tensor(at::Tensor const&, at::Tensor const& whole)> cut;       ///< this rank's shard of another tensor
+    std::function<at::Tensor(at::Tensor const&, at::Tensor const& shard)> assemble;  ///< the reverse; collective
+  };
+  /// From now on the averages of sharded parameters are sharded, too. Call follow_shards() after parameters were gathered or sharded again.
+  void set_shards(shard_access access) { shards_ = std::move(access); }
+  /// Collective if parameters were gathered.
+  void follow_shards();
+
+  /// Returns one tensor per parameter, in the same order; under shard::zero<3> the shards of those that are sharded.
   std::vector<at::Tensor> const& averages() const { return averages_; }
 
   /// Saves or loads the state. Throws checkpoint_error (E05) for averages of other shapes or dtypes.
@@ -121,7 +133,9 @@ class moving_average {
   /// Returns the name of an average in a checkpoint.
   std::string name_of(std::size_t at) const { return at < names_.size() ? names_[at] : std::to_string(at); }
 
-  std::vector<at::Tensor> parameters_;
+  std::vector<at::Tensor> parameters_;  ///< or their shards
+  std::vector<at::Tensor> whole_;       ///< with set_shards(): the parameters
+  shard_access shards_;
   std::vector<std::string> names_;
   std::vector<at::Tensor> averages_;
   std::vector<at::Tensor> held_;  ///< the parameters while the average is in their place

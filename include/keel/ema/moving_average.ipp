@@ -23,6 +23,7 @@ KEEL_BODY moving_average::moving_average(std::vector<at::Tensor> parameters, dou
 }
 
 KEEL_BODY void moving_average::begin() {
+  follow_shards();
   if (taken_ > 0) return;
   at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < parameters_.size(); ++i) averages_[i].copy_(parameters_[i].detach());
@@ -48,6 +49,7 @@ KEEL_BODY void moving_average::remove_last(std::size_t count) {
 KEEL_BODY void moving_average::update(step_outcome const& result) {
   if (!result.is<result::updated>()) return;
   require_average_swapped_out();
+  follow_shards();
   at::NoGradGuard no_grad;
   ++taken_;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -64,7 +66,28 @@ KEEL_BODY void moving_average::update(step_outcome const& result) {
   }
 }
 
+KEEL_BODY void moving_average::follow_shards() {
+  if (!shards_.find) return;
+  at::NoGradGuard const no_grad;
+  // Also those that add() has added.
+  for (std::size_t i = whole_.size(); i < parameters_.size(); ++i) whole_.push_back(parameters_[i]);
+  whole_.resize(parameters_.size());
+  for (std::size_t i = 0; i < whole_.size(); ++i) {
+    at::Tensor const shard = shards_.find(whole_[i]);
+    bool const was_sharded = !parameters_[i].is_same(whole_[i]);
+    auto const convert = [&](at::Tensor& one) {
+      one = was_sharded ? shards_.assemble(whole_[i], one) : shards_.cut(whole_[i], one);
+    };
+    if (shard.defined() != was_sharded) {
+      convert(averages_[i]);
+      if (is_swapped_in()) convert(held_[i]);
+    }
+    parameters_[i] = shard.defined() ? shard : whole_[i];
+  }
+}
+
 KEEL_BODY void moving_average::put_averages() {
+  follow_shards();
   at::NoGradGuard no_grad;
   // Makes all copies first: out of memory must not leave half of the averages in the model.
   std::vector<at::Tensor> held;
@@ -84,8 +107,9 @@ KEEL_BODY tensor_map moving_average::averaged_scope::tensors() const {
   if (average_ == nullptr) throw error("E12", "this average has been moved from. Ask the object that it was moved to.");
   if (model_ != nullptr) return model_tensors(*model_);
   tensor_map found;
-  for (std::size_t i = 0; i < average_->parameters_.size(); ++i)
-    found.emplace(average_->name_of(i), average_->parameters_[i].detach());
+  // Of a sharded parameter detach() is an error, which says how to gather it.
+  auto const& all = average_->shards_.find ? average_->whole_ : average_->parameters_;
+  for (std::size_t i = 0; i < all.size(); ++i) found.emplace(average_->name_of(i), all[i].detach());
   return found;
 }
 

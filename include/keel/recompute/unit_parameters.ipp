@@ -106,7 +106,7 @@ KEEL_BODY void unit_parameters::remove_module(void const* module, unit_parameter
 KEEL_BODY void unit_parameters::free_memory(at::Tensor const& parameter, std::string const& name, std::string const& unit,
                                             std::weak_ptr<unit_parameters> const& provider) {
   auto& all = provided_parameters::instance();
-  c10::Storage const storage = parameter.storage();
+  c10::Storage const& storage = parameter.storage();
   c10::StorageImpl* const memory = storage.unsafeGetStorageImpl();
   {
     std::lock_guard const lock(all.mutex);

@@ -11,12 +11,11 @@ namespace keel::rule {
 struct U04 {
   KEEL_RULE_TEXT(
       "U04", "",
-      "ZeRO-3 has no ema, quantize_base, nonfinite::exceptions or parts in this version of keel. Fix: keel::shard::zero<2>, "
+      "ZeRO-3 has no quantize_base, nonfinite::exceptions or parts in this version of keel. Fix: keel::shard::zero<2>, "
       "or a recipe without them.");
   static constexpr bool broken(config const& c) {
-    bool const reads_parameters = c.ema.decay > 0.0 || oom::has_rung(c.oom, oom::rung_kind::quantize_base);
     bool const runs_alone = c.nonfinite.exceptions || c.run.is_part || c.run.has_parts;
-    return c.shard.stage >= 3 && (reads_parameters || runs_alone);
+    return c.shard.stage >= 3 && (runs_alone || oom::has_rung(c.oom, oom::rung_kind::quantize_base));
   }
 };
 struct U08 {

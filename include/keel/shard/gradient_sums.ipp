@@ -96,6 +96,7 @@ KEEL_BODY void gradient_sums::cut() {
   if (buckets_.empty()) buckets_.emplace_back();
   if (shards_) {
     std::vector<std::vector<std::size_t>> which;
+    which.reserve(buckets_.size());
     for (bucket const& one : buckets_) which.push_back(one.which);
     shards_->cut(which, global_flag_count);
   }

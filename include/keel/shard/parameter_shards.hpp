@@ -63,6 +63,10 @@ class parameter_shards final : public unit_parameters, public std::enable_shared
 
   /// This rank's shard of a parameter, of one dimension; undefined while the parameter is whole. Write to it only between updates.
   at::Tensor shard_of(at::Tensor const& parameter) const;
+  /// This rank's shard of a tensor with as many elements as a parameter, such as its average.
+  at::Tensor cut(at::Tensor const& parameter, at::Tensor const& whole) const;
+  /// The whole tensor of such shards. Collective.
+  at::Tensor assemble(at::Tensor const& parameter, at::Tensor const& shard) const;
   /// Call after the list of trained parameters changed, between updates. Collective.
   void trained_changed();
 

@@ -5,6 +5,8 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
@@ -415,7 +417,12 @@ inline at::Tensor elements_at(at::Tensor const& bytes, std::int64_t at, std::int
 
 KEEL_BODY parameter_shards::gather_buffers& parameter_shards::begin(std::size_t unit) {
   if (gather_buffers* const begun = find_buffers_of(unit)) return *begun;
-  auto* const unused = std::find_if(buffers_.begin(), buffers_.end(), [](gather_buffers const& one) { return !one.unit; });
+  auto* unused = std::find_if(buffers_.begin(), buffers_.end(), [](gather_buffers const& one) { return !one.unit; });
+  if (unused == buffers_.end()) {
+    // An exception has ended what it was begun for.
+    unused = buffers_.begin();
+    finish(*unused, [](std::size_t) { return false; });
+  }
   gather_buffers& buffers = *unused;
   prepare(buffers, unit);
   std::int64_t const bytes = bytes_of(unit);
@@ -433,7 +440,8 @@ KEEL_BODY parameter_shards::gather_buffers& parameter_shards::begin(std::size_t 
 
 template <class IsWritten>
 void parameter_shards::finish(gather_buffers& buffers, IsWritten const& is_written) {
-  std::size_t const unit = *std::exchange(buffers.unit, std::nullopt);
+  std::size_t const unit = buffers.unit.value();
+  buffers.unit.reset();
   world_.waiting([&] {
     if (auto const pending = std::exchange(buffers.pending, nullptr)) pending->wait();
   });
@@ -455,6 +463,27 @@ void parameter_shards::finish(gather_buffers& buffers, IsWritten const& is_writt
 KEEL_BODY at::Tensor parameter_shards::shard_of(at::Tensor const& parameter) const {
   auto const found = entry_of_.find(parameter.unsafeGetTensorImpl());
   return found == entry_of_.end() || !entries_[found->second].is_sharded ? at::Tensor() : entries_[found->second].shard;
+}
+
+KEEL_BODY at::Tensor parameter_shards::cut(at::Tensor const& parameter, at::Tensor const& whole) const {
+  auto const [begin, count] = range_of(entries_[entry_of_.at(parameter.unsafeGetTensorImpl())], world_.rank());
+  return in_memory_order(whole, parameter).narrow(0, begin, count).clone();
+}
+
+KEEL_BODY at::Tensor parameter_shards::assemble(at::Tensor const& parameter, at::Tensor const& shard) const {
+  entry const& one = entries_[entry_of_.at(parameter.unsafeGetTensorImpl())];
+  std::int64_t longest = 0;
+  for (int rank = 0; rank < world_.size(); ++rank) longest = std::max(longest, range_of(one, rank).count);
+  at::Tensor const own = at::zeros({longest}, shard.options());
+  own.narrow(0, 0, shard.numel()).copy_(shard);
+  at::Tensor const all = all_gather(world_, own);
+  at::Tensor whole = at::empty_strided(parameter.sizes(), parameter.strides(), shard.options());
+  at::Tensor const flat = in_memory_order(whole, whole);
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    auto const [begin, count] = range_of(one, rank);
+    flat.narrow(0, begin, count).copy_(all[rank].narrow(0, 0, count));
+  }
+  return whole;
 }
 
 KEEL_BODY void parameter_shards::gather_all() {

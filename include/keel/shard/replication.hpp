@@ -20,6 +20,7 @@
 #include <cmath>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/config/config.hpp>
 #include <keel/core/error.hpp>
@@ -100,6 +101,7 @@ class replication final : public rank_requests {
   /// Call when a call of the step begins: an exception from now on must be reported to the other ranks.
   void begin_call() {
     is_failure_reported_ = is_failure_collective_ = ran_out_of_memory_ = is_cancelled_ = false;
+    progress_ = pass_progress::none;
     early_factor_.reset();
     pass_ended_ = nullptr;
   }
@@ -140,7 +142,7 @@ class replication final : public rank_requests {
   /// Call when an update begins, before its first micro-batch: forgets the gradients of the last one.
   void begin_update();
   /// True if a gradient of this rank was sent since the update began.
-  bool has_sent_gradients() const { return shards_gradients() && sums_->shards()->has_sent(); }
+  bool has_sent_gradients() const { return shards_gradients() && sums().shards()->has_sent(); }
   /// Returns the shards of the parameters with the summed gradients; call under zero<2>, after the last sum_gradients() of an update.
   std::span<at::Tensor const> gradient_shards();
   /// Returns the measure of whole gradients, from that of this rank's shards, which `of_shards` returns. Collective. If it throws on a rank,
@@ -153,14 +155,20 @@ class replication final : public rank_requests {
   /// such pass takes part in those of the others within agree().
   bool shards_parameters() const { return parameter_shards_ != nullptr; }
   /// Gathers all parameters until drop_parameters(), so that they can be read and written outside of their units. Collective, both.
-  void gather_parameters() {
-    if (!parameter_shards_) return;
-    end_expectations();
-    parameter_shards_->gather_all();
-  }
+  /// Throws error (E12) in a hook of micro_batch_end.
+  void gather_parameters();
   void drop_parameters() {
-    if (parameter_shards_) parameter_shards_->drop_all();
+    if (!parameter_shards_) return;
+    parameter_shards_->drop_all();
+    if (on_gathered_) on_gathered_();
   }
+  /// Called after parameters were gathered or sharded again, on all ranks.
+  void set_gathered_hook(std::function<void()> call) { on_gathered_ = std::move(call); }
+  /// This rank's shard of a parameter under zero<3>; undefined while it is whole, or gathered.
+  at::Tensor shard_of(at::Tensor const& parameter) const {
+    return parameter_shards_->are_all_gathered() ? at::Tensor() : parameter_shards_->shard_of(parameter);
+  }
+  parameter_shards const* sharded_parameters() const { return parameter_shards_.get(); }
   /// Call before the passes of a micro-batch.
   void begin_pass();
   /// Call after each backward pass: frees what units have gathered.
@@ -169,7 +177,7 @@ class replication final : public rank_requests {
   }
   /// Call after the passes, also if they threw `thrown`: frees what units have gathered. Returns true if they ended early because another rank's
   /// loss is not finite, which agree() reports next. Otherwise rethrows what ended them on another rank, or `thrown`.
-  bool end_pass(std::exception_ptr const& thrown);
+  bool end_pass(std::exception_ptr thrown);
   /// Call before each batch of an evaluation.
   void begin_evaluation_batch();
   /// Call after an evaluation: ranks with fewer batches take part in the gathers of the others. Collective.
@@ -178,7 +186,9 @@ class replication final : public rank_requests {
   void cancel_evaluation() noexcept;
   /// Makes all parameters whole for good, before the step is destroyed. Collective.
   void unshard_parameters() {
-    if (parameter_shards_) parameter_shards_->unshard();
+    if (!parameter_shards_) return;
+    parameter_shards_->unshard();
+    if (on_gathered_) on_gathered_();
   }
   /// The shards of the optimizer state; null if it is not sharded.
   optimizer_shards* shards() { return shards_ ? &*shards_ : nullptr; }
@@ -263,6 +273,8 @@ class replication final : public rank_requests {
   void sum(std::vector<double>& numbers) const;
 
  private:
+  /// How far a micro-batch is, under zero<3>: its passes are running, or have ended, and the ranks have not agreed on it yet.
+  enum class pass_progress : unsigned char { none, running, undecided };
   /// Why a rank takes part in an agreement without a valid update.
   enum class ending : unsigned char { none, threw, out_of_memory };
 
@@ -297,6 +309,8 @@ class replication final : public rank_requests {
   /// Throws as agree() if the last exchange says that a rank threw or ran out of memory; returns true if it says so and this rank's own
   /// exception is on its way.
   bool propagate_failures(ending how, std::string const& message);
+  /// Throws error (E12) between a pass and the agreement on its micro-batch, when `what` must not be gathered.
+  void require_decided(std::string const& what) const;
   /// Ends the pass of this rank because the last exchange ended the update.
   [[noreturn]] void cancel_pass();
   /// `message`: the error of this rank, if it failed.
@@ -314,6 +328,8 @@ class replication final : public rank_requests {
   /// Valid with several ranks, after begin().
   // NOLINTBEGIN(bugprone-unchecked-optional-access): set by begin()
   gradient_sums& sums() { return *sums_; }
+  gradient_sums const& sums() const { return *sums_; }
+  optimizer_shards& state_shards() { return *shards_; }
   packed_agreement& numbers() { return *numbers_; }
   packed_agreement const& numbers() const { return *numbers_; }
   // NOLINTEND(bugprone-unchecked-optional-access)
@@ -330,9 +346,11 @@ class replication final : public rank_requests {
   std::optional<gradient_sums> sums_;
   std::optional<optimizer_shards> shards_;
   std::shared_ptr<parameter_shards> parameter_shards_;
+  std::function<void()> on_gathered_;
   std::optional<double>
-      early_factor_;               ///< under zero<3>: the factor of this rank's gradients, once the backward pass was agreed on
-  std::exception_ptr pass_ended_;  ///< under zero<3>: what ended a pass of this rank on another one
+      early_factor_;  ///< under zero<3>: the factor of this rank's gradients, once the backward pass was agreed on
+  pass_progress progress_ = pass_progress::none;
+  std::exception_ptr pass_ended_;                        ///< under zero<3>: what ended a pass of this rank on another one
   collective_sequence forward_, backward_, evaluation_;  ///< under zero<3>
   collective_sequence* pass_ = nullptr;                  ///< the one of these that this rank is in
   std::span<pass_collective const> expected_;            ///< what is left of the pass that all ranks expect

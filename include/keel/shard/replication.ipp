@@ -64,8 +64,11 @@ static_assert(count + 2 == packed_agreement::count);
 
 /// Where a rank is in its micro-batch, under zero<3>. Ranks that are behind take part in the collectives of those in a higher phase first.
 namespace pass_phase {
-inline constexpr double agreement = 0.0, forward = 1.0, backward_begins = 2.0, bucket = 3.0, backward = 4.0;
-}
+inline constexpr double agreement = 0.0, evaluation = 0.5, forward = 1.0, backward_begins = 2.0, bucket = 3.0, backward = 4.0;
+/// True if ranks in this phase may gather different units, which then take turns: a graph may differ between ranks, and memory may run out
+/// in an evaluation of one.
+inline bool takes_turns(double phase) { return phase == backward || phase == evaluation; }
+}  // namespace pass_phase
 
 /// Values of packed_field::nonfinite: a loss of this rank is not finite, or a pass of it was cancelled because one of another rank was not.
 inline constexpr double has_nonfinite_loss = 1.0, has_cancelled_pass = 2.0;
@@ -172,11 +175,13 @@ KEEL_BODY void replication::begin(config const& recipe, parameter_list const& pa
                     "parameters are on several devices, but keel::shard::zero<3> gathers those of one. Move the model to one "
                     "device.");
       }
-      return parameter_shards::make(
-          world_, model, parameters, [this](parameter_shards::pass of, double collective, std::string const& name) {
-            announce(of == parameter_shards::pass::forward ? pass_phase::forward : pass_phase::backward, collective,
-                     "the unit " + name);
-          });
+      return parameter_shards::make(world_, model, parameters,
+                                    [this](parameter_shards::pass of, double collective, std::string const& name) {
+                                      announce(of == parameter_shards::pass::backward ? pass_phase::backward
+                                               : pass_ == &evaluation_                ? pass_phase::evaluation
+                                                                                      : pass_phase::forward,
+                                               collective, "the unit " + name);
+                                    });
     });
     require_same_lines(world_, parameter_shards_->describe());
   }
@@ -194,15 +199,15 @@ KEEL_BODY void replication::begin_update() {
   unit_ = 0.0;
   if (!shards_gradients()) return;
   sums().shards()->reset();
-  shards_->clear_gradients();
+  state_shards().clear_gradients();
 }
 
 KEEL_BODY std::span<at::Tensor const> replication::gradient_shards() {
   std::vector<at::Tensor> gradients;
   gradients.reserve(parameters_->tensors.size());
   for (std::size_t i = 0; i < parameters_->tensors.size(); ++i) gradients.push_back(sums().shards()->sum(i));
-  shards_->set_gradients(gradients);
-  return shards_->tensors();
+  state_shards().set_gradients(gradients);
+  return state_shards().tensors();
 }
 
 KEEL_BODY void replication::end_micro_batch(bool is_finite) {
@@ -449,18 +454,16 @@ KEEL_BODY bool replication::is_next(double phase, std::string const& name) {
   auto const phase_of = [this](int rank) { return numbers().of(rank, packed_field::phase); };
   auto const collective_of = [this](int rank) { return numbers().of(rank, packed_field::collective); };
   auto const has_deviated = [&](int rank) { return numbers().of(rank, packed_field::sequence) == has_deviated_pass; };
-  // Backward passes that are not the expected one have followed it to different places: their units take turns.
-  bool takes_turns = false;
-  for (int rank = 0; rank < world_.size(); ++rank)
-    takes_turns = takes_turns || (has_deviated(rank) && phase_of(rank) == pass_phase::backward);
-  auto const order_of = [&](int rank) { return std::pair(phase_of(rank), takes_turns ? collective_of(rank) : 0.0); };
+  auto const order_of = [&](int rank) {
+    return std::pair(phase_of(rank), pass_phase::takes_turns(phase_of(rank)) ? collective_of(rank) : 0.0);
+  };
   int first = 0;
   for (int rank = 1; rank < world_.size(); ++rank) {
     if (order_of(rank) > order_of(first)) first = rank;
   }
   double const highest = phase_of(first), next = collective_of(first);
   for (int rank = 0; rank < world_.size(); ++rank) {
-    bool const differs = phase_of(rank) == highest && collective_of(rank) != next && !takes_turns;
+    bool const differs = phase_of(rank) == highest && collective_of(rank) != next && !pass_phase::takes_turns(highest);
     bool const has_other_units =
         has_deviated(rank) && phase_of(rank) == pass_phase::forward && highest == pass_phase::backward_begins;
     if (!differs && !has_other_units) continue;
@@ -517,6 +520,10 @@ KEEL_BODY void replication::cancel_pass() {
     is_failure_reported_ = true;
     pass_ended_ = std::current_exception();
   }
+  if (progress_ != pass_progress::running && pass_ended_) {
+    is_cancelled_ = false;
+    std::rethrow_exception(std::exchange(pass_ended_, nullptr));
+  }
   throw pass_cancelled();
 }
 
@@ -526,6 +533,7 @@ KEEL_BODY void replication::announce(double phase, double collective, std::strin
     throw error("E12", name +
                            " belongs to another step with keel::shard::zero<3> than the one whose loss is computed. Use "
                            "keel::shard::zero<2> for models that call each other.");
+  require_decided(name);
   if (is_cancelled_) throw pass_cancelled();
   if (auto const failed = sums().failure()) std::rethrow_exception(failed);
   if (is_exchanging_ && !complete_early_agreement()) {
@@ -538,7 +546,7 @@ KEEL_BODY void replication::announce(double phase, double collective, std::strin
     if (pass_ != nullptr) pass_->record(one);
     return;
   }
-  has_deviated_ = has_deviated_ || (pass_ != &evaluation_ && next_expected() != nullptr);
+  has_deviated_ = has_deviated_ || ((pass_ == &forward_ || pass_ == &backward_) && next_expected() != nullptr);
   follow_expected();
   auto const is_begun = [&] { return phase == pass_phase::bucket && collective < static_cast<double>(sums().next_bucket()); };
   bool const may_expect = pass_ != nullptr && pass_ != &backward_ && pass_->begins_with(one);
@@ -602,6 +610,22 @@ KEEL_BODY void replication::end_expectations() {
   for (collective_sequence* const one : {&forward_, &backward_, &evaluation_}) one->forget();
 }
 
+KEEL_BODY void replication::require_decided(std::string const& what) const {
+  if (progress_ != pass_progress::undecided) return;
+  throw error("E12",
+              what +
+                  " was gathered in a hook of micro_batch_end, but under keel::shard::zero<3> the ranks have not agreed on the "
+                  "micro-batch yet. Read parameters and evaluate in a hook of update_end, or between micro-batches.");
+}
+
+KEEL_BODY void replication::gather_parameters() {
+  if (!parameter_shards_) return;
+  require_decided("the model");
+  end_expectations();
+  parameter_shards_->gather_all();
+  if (on_gathered_) on_gathered_();
+}
+
 KEEL_BODY void replication::begin_pass() {
   if (!parameter_shards_) return;
   if (parameter_shards_->are_all_gathered())
@@ -613,16 +637,20 @@ KEEL_BODY void replication::begin_pass() {
   forward_.begin();
   backward_.begin();
   pass_ = &forward_;
+  progress_ = pass_progress::running;
   running_step() = this;
 }
 
-KEEL_BODY bool replication::end_pass(std::exception_ptr const& thrown) {
+KEEL_BODY bool replication::end_pass(std::exception_ptr thrown) {
   if (!parameter_shards_) return false;
   running_step() = nullptr;
+  progress_ = pass_progress::undecided;
   pass_ = nullptr;
   has_deviated_ = false;
   parameter_shards_->end_backward();
   bool const is_cancelled = std::exchange(is_cancelled_, false);
+  // All ranks threw what the hook of a bucket did, and autograd did not propagate it.
+  if (!thrown && is_failure_collective_) thrown = sums().take_failure();
   // What a bucket's hook threw has ended the pass, too; if it did not, sum_gradients() reports it.
   if (thrown || is_cancelled) sums().take_failure();
   if (pass_ended_ || (thrown && !is_cancelled)) {
@@ -663,10 +691,12 @@ KEEL_BODY void replication::cancel_evaluation() noexcept {
     // A rank is gone: this rank's own exception is already propagating.
   }
   pass_ = nullptr;
+  is_cancelled_ = false;
 }
 
 KEEL_BODY void replication::begin_evaluation_batch() {
   if (!parameter_shards_ || !is_shared()) return;
+  require_decided("a unit of an evaluation");
   follow_expected();
   evaluation_.end();
   evaluation_.begin();
@@ -688,6 +718,7 @@ KEEL_BODY void replication::end_evaluation() {
 KEEL_BODY update_summary replication::finish_exchange(ending how, std::string const& message) {
   auto const of = [this](int rank, packed_field::number what) { return numbers().of(rank, what); };
   is_exchanging_ = has_pending_sums_ = false;
+  progress_ = pass_progress::none;
   numbers().wait(message.substr(0, max_message_length));
   if (parameter_shards_) follow_passes(message.substr(0, max_message_length));
   early_factor_.reset();
@@ -737,6 +768,7 @@ KEEL_BODY update_summary replication::finish_exchange(ending how, std::string co
   // Sums of earlier micro-batches are in this unit.
   unit_ = all.unit;
   has_pending_sums_ = all.first_exhausted_rank < 0 && all.is_finite() && all.loss_weight > 0.0;
+  if (parameter_shards_ && !has_pending_sums_) sums().wait_for_begun();
   return all;
 }
 

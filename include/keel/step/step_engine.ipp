@@ -242,7 +242,11 @@ KEEL_BODY loss_accumulator step_engine::run_passes(any_micro_batch& batch) {
     // Rethrown by end_pass(), or replaced by the exception that ended the pass on another rank.
     thrown = std::current_exception();
   }
-  if (parts_.ranks.end_pass(std::exchange(thrown, nullptr))) parts_.pass.end_cancelled();
+  if (parts_.ranks.end_pass(std::exchange(thrown, nullptr))) {
+    parts_.pass.end_cancelled();
+  } else {
+    parts_.pass.gradients_sent();
+  }
   return tally;
 }
 

@@ -91,7 +91,7 @@ class update_pass {
   /// Call under zero<3>, where the ranks communicate during their passes. `after_backward` is called after each backward pass. A micro-batch
   /// that is split ends at the first piece whose loss is not finite, because the other ranks end theirs.
   void set_after_backward_hook(std::function<void()> after_backward) { after_backward_ = std::move(after_backward); }
-  /// Call when gradients were sent and released between two micro-batches.
+  /// Call when gradients were sent and released after the passes of a micro-batch.
   void gradients_sent() { watch_.take(may_accumulate_); }
   /// Call when another rank has ended the passes of a micro-batch.
   void end_cancelled() {

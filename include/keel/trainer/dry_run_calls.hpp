@@ -106,13 +106,13 @@ class dry_run_calls {
     return replay_of<Batch>(incident, loss_of, [](auto& again) { return again.run_experiments(); });
   }
 
- protected:
+ private:
+  friend Owner;
   dry_run_calls() = default;
   dry_run_calls(dry_run_calls const&) = default;
   dry_run_calls& operator=(dry_run_calls const&) = default;
   ~dry_run_calls() = default;
 
- private:
   detail::dry_run_subject subject() { return static_cast<Owner&>(*this).dry_run_subject(); }
 
   template <class Batch, class LossOf, class Use>

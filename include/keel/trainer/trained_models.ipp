@@ -132,6 +132,7 @@ KEEL_BODY void trained_models::flush_layer_metrics() {
 
 KEEL_BODY gathered_parameters trained_models::gather_parameters() {
   std::vector<replication*> steps;
+  steps.reserve(all_.size());
   for (run_part* const one : all_) steps.push_back(&one->step().ranks());
   return gathered_parameters(std::move(steps));
 }

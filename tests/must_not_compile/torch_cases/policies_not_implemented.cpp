@@ -41,7 +41,7 @@ struct goes_back : keel::recipe<saves, keel::nonfinite::rollback<10>> {};
 #endif
 
 void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer) {
-  keel::step<keel::recipe<shards, keel::ema<0.999>>> u04{model, optimizer};
+  keel::step<keel::recipe<shards, keel::nonfinite::skip<10, keel::nonfinite::exceptions>>> u04{model, optimizer};
   keel::step<keel::recipe<watches_rewards, aims>> u08{model, optimizer};
   keel::step<keel::recipe<watches>> u41{model, optimizer};
   keel::step<keel::recipe<looks>> u43{model, optimizer};

@@ -9,7 +9,7 @@ namespace timeout = keel::timeout;
 namespace fixed {
 
 template <>
-inline constexpr auto fixes<rule::U04> = said(FIX("keel::shard::zero<2>", keel::shard::zero<2>, keel::ema<0.999>),
+inline constexpr auto fixes<rule::U04> = said(FIX("keel::shard::zero<2>", keel::shard::zero<2>, keel::nonfinite::skip<10, keel::nonfinite::exceptions>),
                                               FIX("a recipe without them", keel::shard::zero<3>));
 template <>
 inline constexpr auto fixes<rule::U08> =
