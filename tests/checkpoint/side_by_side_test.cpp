@@ -342,7 +342,7 @@ TEST_CASE("of a checkpoint that rank 0 reads, each other rank keeps its shares o
       from = "a checkpoint";
       return true;
     };
-    REQUIRE(keel::detail::checkpoint_collectives(world).share(find, {{"", &optimizer, &parameters, {}, &shares}}, content, source));
+    REQUIRE(keel::detail::checkpoint_collectives(world).broadcast_checkpoint(find, {{"", &optimizer, &parameters, {}, &shares}}, content, source));
     CHECK(source == "a checkpoint");
     CHECK(content.optimizer.size() == whole.size());
     CHECK(same_bits(content.optimizer.at("other.exp_avg"), whole.at("other.exp_avg")));

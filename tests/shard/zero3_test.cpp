@@ -506,20 +506,75 @@ TEST_CASE("once the passes repeat, an update has one collective for each unit an
   });
 }
 
-TEST_CASE("a rank whose data ends lets the others discard their update and go on") {
+TEST_CASE("a rank whose data ends lets the others discard their update, evaluate and go on") {
   single_thread const threads;
-  std::vector<std::int64_t> updates(2);
-  auto const words = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
-    network model(0.0);
-    keel::adamw optimizer(model.parameters(), 0.01);
-    keel::trainer<cut<skips, keel::checkpoint::never>> run{model, optimizer, world, {.updates = 12, .console_every = 0}};
-    std::vector<at::Tensor> batches;
-    for (std::int64_t i = 0; i < 6 - world.rank() * 2; ++i) batches.push_back(rows_of(i, world.rank()));
-    run.fit(batches, [&](at::Tensor const& rows) { return model.loss(rows); });
-    updates[static_cast<std::size_t>(world.rank())] = run.updates();
-  });
-  for (std::string const& one : words) CHECK(one.empty());
-  CHECK(updates == std::vector<std::int64_t>{12, 12});
+  auto const run = [](auto recipe) {
+    std::vector<at::Tensor> found;
+    std::vector<std::int64_t> updates(2);
+    auto const words = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
+      network model(0.0);
+      keel::adamw optimizer(model.parameters(), 0.01);
+      keel::trainer<decltype(recipe)> run{model, optimizer, world, {.updates = 12, .console_every = 0}};
+      std::vector<at::Tensor> batches;
+      for (std::int64_t i = 0; i < 6 - world.rank() * 2; ++i) batches.push_back(rows_of(i, world.rank()));
+      auto const loss_of = [&](at::Tensor const& rows) { return model.loss(rows); };
+      run.evaluate_on(batches, loss_of);
+      run.fit(batches, loss_of);
+      updates[static_cast<std::size_t>(world.rank())] = run.updates();
+      auto const everything = run.gather_parameters();
+      if (world.rank() == 0) found = copies_of(model.parameters());
+    });
+    for (std::string const& one : words) CHECK(one.empty());
+    CHECK(updates == std::vector<std::int64_t>{12, 12});
+    return found;
+  };
+  using evaluates = keel::evaluation::every<1_epochs>;
+  CHECK(same_bits(run(cut<skips, keel::checkpoint::never, evaluates>()), run(whole<skips, keel::checkpoint::never, evaluates>())));
+}
+
+TEST_CASE("a rank that calls no unit in its first micro-batches trains the bits of replicas, also with tied weights") {
+  single_thread const threads;
+  struct tied_layer : torch::nn::Module {
+    at::Tensor shared;
+    torch::nn::Linear own{register_module("own", torch::nn::Linear(20, 20))};
+    explicit tied_layer(at::Tensor const& tied) : shared(register_parameter("shared", tied)) {}
+    at::Tensor forward(at::Tensor const& x) { return own(x).matmul(shared); }
+  };
+  struct tied_network : torch::nn::Module {
+    std::shared_ptr<tied_layer> one, two;
+    tied_network() {
+      at::manual_seed(5);
+      at::Tensor const tied = at::randn({20, 20}) * 0.2;
+      one = register_module("one", std::make_shared<tied_layer>(tied));
+      two = register_module("two", std::make_shared<tied_layer>(one->shared));
+    }
+  };
+  auto const run = [](auto recipe, int ranks) {
+    std::vector<at::Tensor> found;
+    keel::run_in_process(ranks, [&](keel::world_of_ranks const& world) {
+      tied_network model;
+      std::vector<at::Tensor> trained{model.one->shared};
+      for (auto const& layer : {model.one, model.two}) {
+        for (at::Tensor const& parameter : layer->own->parameters()) trained.push_back(parameter);
+      }
+      keel::adamw optimizer(trained, 0.01);
+      keel::step<decltype(recipe)> step{model, optimizer, world};
+      for (std::int64_t i = 0; i < 8; ++i) {
+        step([&] {
+          if (i < 2 && world.rank() > 0) return keel::weighted_loss{at::zeros({}), 0.0};
+          at::Tensor const x = (at::arange(20).view({1, 20}) * 0.1 + static_cast<double>(i + world.rank())).sin();
+          return keel::weighted_loss{keel::unit(model.two, keel::unit(model.one, x)).square().mean(), 1.0};
+        });
+      }
+      auto const everything = step.gather_parameters();
+      if (world.rank() == 0) found = copies_of(trained);
+    });
+    return found;
+  };
+  for (int const ranks : {2, 3}) {
+    CHECK(same_bits(run(cut<skips>(), ranks), run(whole<skips>(), ranks)));
+    CHECK(same_bits(run(cut<skips, keel::accumulate<2>>(), ranks), run(cut2<skips, keel::accumulate<2>>(), ranks)));
+  }
 }
 
 namespace {
@@ -712,6 +767,31 @@ TEST_CASE("averages of sharded parameters have the bits of those of replicas: ev
       CHECK(same_bits(resumed.averages, expected.averages));
     }
   }
+}
+
+TEST_CASE("a unit that is called first while the averages are in place is sharded with them, and has its parameters again afterwards") {
+  single_thread const threads;
+  keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
+    network model(0.0);
+    keel::adamw optimizer(model.parameters(), 0.01);
+    keel::step<cut<skips, averages>> step{model, optimizer, world};
+    auto const loss = [&](std::vector<std::size_t> const& path) {
+      step([&] { return model.loss(rows_of(0, world.rank()).slice(0, 0, 1), path); });
+    };
+    for (int i = 0; i < 3; ++i) loss({0, 1});
+    at::Tensor const before = model.layers[2]->wide->weight.detach().clone();
+    {
+      auto const averaged = step.average().swap_in();
+      at::NoGradGuard const no_grad;
+      model.loss(rows_of(1, 0));
+      CHECK(keel::detail::unit_parameters::is_freed(model.layers[2]->wide->weight));
+    }
+    {
+      auto const everything = step.gather_parameters();
+      CHECK(at::equal(model.layers[2]->wide->weight, before));
+    }
+    for (int i = 0; i < 3; ++i) loss({0, 1, 2});
+  });
 }
 
 TEST_CASE("a unit that is unfrozen after it was sharded is trained from then on") {

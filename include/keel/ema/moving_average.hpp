@@ -98,7 +98,8 @@ class moving_average {
   /// Access to parameters that shard::zero<3> shards. Each function takes the parameter first.
   struct shard_access {
     std::function<at::Tensor(at::Tensor const&)> find;  ///< this rank's shard; undefined while the parameter is whole
-    std::function<at::Tensor(at::Tensor const&, at::Tensor const& whole)> cut;       ///< this rank's shard of another tensor
+    std::function<at::Tensor(at::Tensor const&, at::Tensor const& whole)>
+        cut;  ///< the elements of this rank's shard in another tensor
     std::function<at::Tensor(at::Tensor const&, at::Tensor const& shard)> assemble;  ///< the reverse; collective
   };
   /// From now on the averages of sharded parameters are sharded, too. Call follow_shards() after parameters were gathered or sharded again.

@@ -75,12 +75,13 @@ KEEL_BODY void moving_average::follow_shards() {
   for (std::size_t i = 0; i < whole_.size(); ++i) {
     at::Tensor const shard = shards_.find(whole_[i]);
     bool const was_sharded = !parameters_[i].is_same(whole_[i]);
-    auto const convert = [&](at::Tensor& one) {
-      one = was_sharded ? shards_.assemble(whole_[i], one) : shards_.cut(whole_[i], one);
-    };
     if (shard.defined() != was_sharded) {
-      convert(averages_[i]);
-      if (is_swapped_in()) convert(held_[i]);
+      auto const converted = [&](at::Tensor const& one) {
+        return was_sharded ? shards_.assemble(whole_[i], one) : shards_.cut(whole_[i], one).clone();
+      };
+      at::Tensor const average = converted(averages_[i]);
+      if (is_swapped_in()) held_[i] = converted(held_[i]);
+      averages_[i] = average;
     }
     parameters_[i] = shard.defined() ? shard : whole_[i];
   }
@@ -99,7 +100,15 @@ KEEL_BODY void moving_average::put_averages() {
 
 KEEL_BODY void moving_average::put_back() {
   at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].variable_data().copy_(held_[i]);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    // A unit may have sharded it since. Without follow_shards(), which allocates.
+    at::Tensor const shard = shards_.find ? shards_.find(whole_[i]) : at::Tensor();
+    if (shard.defined() && parameters_[i].is_same(whole_[i])) {
+      shard.copy_(shards_.cut(whole_[i], held_[i]));
+    } else {
+      parameters_[i].variable_data().copy_(held_[i]);
+    }
+  }
   held_.clear();
 }
 

@@ -6,7 +6,7 @@
 // is gathered. A unit stays gathered in the backward pass until an earlier unit begins its own: autograd runs nodes in the reverse order of
 // their forward calls, so by then no node of it is left. If a node still needs it, for instance of a second output, it is gathered again.
 // All ranks must call the same units in the same order. Nested units belong to the outermost one. The next unit is gathered while one computes
-// (prefetched) once two passes in a row called the same units (collective_sequence.hpp).
+// (prefetched) once two passes in a row called the same units (expected_passes.hpp).
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -63,7 +63,9 @@ class parameter_shards final : public unit_parameters, public std::enable_shared
 
   /// This rank's shard of a parameter, of one dimension; undefined while the parameter is whole. Write to it only between updates.
   at::Tensor shard_of(at::Tensor const& parameter) const;
-  /// This rank's shard of a tensor with as many elements as a parameter, such as its average.
+  /// True if a unit may shard the parameter, or has.
+  bool may_shard(at::Tensor const& parameter) const { return entry_of_.count(parameter.unsafeGetTensorImpl()) > 0; }
+  /// The elements of this rank's shard in a tensor with a parameter's shape, such as its average: a view if the strides are equal.
   at::Tensor cut(at::Tensor const& parameter, at::Tensor const& whole) const;
   /// The whole tensor of such shards. Collective.
   at::Tensor assemble(at::Tensor const& parameter, at::Tensor const& shard) const;

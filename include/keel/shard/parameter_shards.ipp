@@ -359,16 +359,18 @@ KEEL_BODY void parameter_shards::follow_gather(double collective) {
   at::NoGradGuard const no_grad;
   auto const unit = static_cast<std::size_t>(collective);
   double const what = collective - std::floor(collective);
-  unit_group& group = units_[unit];
-  // The other ranks have sharded them at the end of an earlier call.
-  for (std::size_t const i : group.entries) {
-    if (what != later_call || entries_[i].users > 0) continue;
-    entries_[i].unit = unit;
-    free_unused(entries_[i]);
-  }
-  group.was_called = true;
-  if (what == first_call) return;
-  finish(begin(unit), [](std::size_t) { return false; });
+  auto const shard_unused = [&] {
+    for (std::size_t const i : units_[unit].entries) {
+      if (entries_[i].users > 0) continue;
+      entries_[i].unit = unit;
+      free_unused(entries_[i]);
+    }
+  };
+  // The other ranks have sharded them at the end of an earlier call; or they do so at the end of this one.
+  if (what == later_call) shard_unused();
+  units_[unit].was_called = true;
+  if (what != first_call) finish(begin(unit), [](std::size_t) { return false; });
+  shard_unused();
 }
 
 KEEL_BODY void parameter_shards::prepare_buffers() {
@@ -467,7 +469,7 @@ KEEL_BODY at::Tensor parameter_shards::shard_of(at::Tensor const& parameter) con
 
 KEEL_BODY at::Tensor parameter_shards::cut(at::Tensor const& parameter, at::Tensor const& whole) const {
   auto const [begin, count] = range_of(entries_[entry_of_.at(parameter.unsafeGetTensorImpl())], world_.rank());
-  return in_memory_order(whole, parameter).narrow(0, begin, count).clone();
+  return in_memory_order(whole, parameter).narrow(0, begin, count);
 }
 
 KEEL_BODY at::Tensor parameter_shards::assemble(at::Tensor const& parameter, at::Tensor const& shard) const {

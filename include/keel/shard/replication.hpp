@@ -1,8 +1,9 @@
 // Data-parallel training: shard::replicate (full replicas), shard::zero<1> (optimizer state sharded, see optimizer_shards.hpp), zero<2>
 // (gradients sharded too, see gradient_shards.hpp) and zero<3> (parameters sharded too, see parameter_shards.hpp). Once per update, or per
-// micro-batch under zero<2>, and under zero<3> also before each gather and each bucket of gradients unless passes repeat
-// (collective_sequence.hpp), the ranks exchange one packed control message and sum the gradients. No rank skips a collective alone: a rank that throws still takes part and reports its failure. So
-// does a rank whose loss is not finite, whose data has ended, or that is requested to stop or save.
+// micro-batch under zero<2>, the ranks exchange one packed control message and sum the gradients; under zero<3> they also exchange it before
+// each gather and each bucket of gradients, unless the pass is the expected one (expected_passes.hpp). No rank skips a collective alone: a
+// rank that throws still takes part and reports its failure. So does a rank whose loss is not finite, whose data has ended, or that is
+// requested to stop or save.
 // If the loss is known before the last backward pass of an update, or stays on the device that decides, the exchange and the all-reduce
 // overlap that pass (gradient_sums.hpp). Otherwise both follow it.
 // Buffers, such as batch norm's statistics, are broadcast from rank 0 at the end of each update.
@@ -27,7 +28,7 @@
 #include <keel/core/out_of_memory.hpp>
 #include <keel/core/parameters.hpp>
 #include <keel/gradients/gradient_norm.hpp>
-#include <keel/shard/collective_sequence.hpp>
+#include <keel/shard/expected_passes.hpp>
 #include <keel/shard/gradient_sums.hpp>
 #include <keel/shard/optimizer_shards.hpp>
 #include <keel/shard/packed_agreement.hpp>
@@ -200,7 +201,7 @@ class replication final : public rank_requests {
   }
   void parameters_changed() {
     follow_expected();
-    for (collective_sequence* const one : {&forward_, &backward_, &evaluation_}) one->forget();
+    passes_.forget();
     if (shards_) shards_->clear_gradients();
     if (sums_) sums_->parameters_changed();
     if (parameter_shards_) parameter_shards_->trained_changed();
@@ -286,16 +287,14 @@ class replication final : public rank_requests {
   /// True if this rank, which is at `name`, is in the highest phase of the last exchange. Otherwise takes part in the collective of those
   /// that are. Throws as announce() does.
   bool is_next(double phase, std::string const& name);
-  /// Under zero<3>, begins the pass that `sequence` expects if all ranks said in the last exchange that they do.
-  void begin_expected(collective_sequence const& sequence);
-  /// The next collective of the expected pass; null if none is left. Buckets are done once they are begun.
+  /// Under zero<3>, begins the expected pass if all ranks said in the last exchange that they expect the same.
+  void begin_expected();
+  /// The next collective of the expected pass; null if none is left.
   pass_collective const* next_expected();
   /// Starts that collective if it is a gather, and the next gather after it.
   void start_next_expected();
   /// Takes part in the remaining collectives of the expected pass, of which this rank does not have the next one. Collective.
   void follow_expected();
-  /// As above; inside a pass, its remaining collectives, and the next passes, are not expected. Call before parameters may be written.
-  void end_expectations();
   /// Completes the exchange that was begun before the backward pass; true if the ranks' updates continue.
   bool complete_early_agreement();
   /// True if the last exchange ended the update.
@@ -350,13 +349,10 @@ class replication final : public rank_requests {
   std::optional<double>
       early_factor_;  ///< under zero<3>: the factor of this rank's gradients, once the backward pass was agreed on
   pass_progress progress_ = pass_progress::none;
-  std::exception_ptr pass_ended_;                        ///< under zero<3>: what ended a pass of this rank on another one
-  collective_sequence forward_, backward_, evaluation_;  ///< under zero<3>
-  collective_sequence* pass_ = nullptr;                  ///< the one of these that this rank is in
-  std::span<pass_collective const> expected_;            ///< what is left of the pass that all ranks expect
-  bool has_deviated_ = false;                            ///< under zero<3>: this rank's pass is not the expected one
-  bool is_cancelled_ = false;                            ///< under zero<3>: units no longer gather in this pass
-  bool has_cancelled_ = false;  ///< under zero<3>: a pass of the open update was cancelled, so that it will be skipped
+  std::exception_ptr pass_ended_;  ///< under zero<3>: what ended a pass of this rank on another one
+  expected_passes passes_;         ///< under zero<3>
+  bool is_cancelled_ = false;      ///< under zero<3>: units no longer gather in this pass
+  bool has_cancelled_ = false;     ///< under zero<3>: a pass of the open update was cancelled, so that it will be skipped
   pending_requests local_;
   busy_time busy_{world_};
   std::optional<packed_agreement> numbers_;

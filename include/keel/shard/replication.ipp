@@ -62,14 +62,6 @@ enum number : std::int64_t {
 static_assert(count + 2 == packed_agreement::count);
 }  // namespace packed_field
 
-/// Where a rank is in its micro-batch, under zero<3>. Ranks that are behind take part in the collectives of those in a higher phase first.
-namespace pass_phase {
-inline constexpr double agreement = 0.0, evaluation = 0.5, forward = 1.0, backward_begins = 2.0, bucket = 3.0, backward = 4.0;
-/// True if ranks in this phase may gather different units, which then take turns: a graph may differ between ranks, and memory may run out
-/// in an evaluation of one.
-inline bool takes_turns(double phase) { return phase == backward || phase == evaluation; }
-}  // namespace pass_phase
-
 /// Values of packed_field::nonfinite: a loss of this rank is not finite, or a pass of it was cancelled because one of another rank was not.
 inline constexpr double has_nonfinite_loss = 1.0, has_cancelled_pass = 2.0;
 
@@ -178,7 +170,7 @@ KEEL_BODY void replication::begin(config const& recipe, parameter_list const& pa
       return parameter_shards::make(world_, model, parameters,
                                     [this](parameter_shards::pass of, double collective, std::string const& name) {
                                       announce(of == parameter_shards::pass::backward ? pass_phase::backward
-                                               : pass_ == &evaluation_                ? pass_phase::evaluation
+                                               : passes_.is_in_evaluation()           ? pass_phase::evaluation
                                                                                       : pass_phase::forward,
                                                collective, "the unit " + name);
                                     });
@@ -314,12 +306,12 @@ KEEL_BODY void replication::begin_exchange(update_summary const& local, ending h
   if (takes_part && !early_factor_) {
     auto const before = std::exchange(trained_, sums().prepare());
     // Other buckets.
-    if (trained_ != before) backward_.forget();
+    if (trained_ != before) passes_.forget_backward();
   }
   own[trains] = takes_part ? real(trained_) : 0.0;
   own[packed_field::phase] = phase;
   own[packed_field::collective] = 0.0;
-  own[sequence] = phase == pass_phase::backward_begins ? backward_.checksum() : 0.0;
+  own[sequence] = phase == pass_phase::backward_begins ? passes_.backward_checksum() : 0.0;
   own[signal] = real(local_.signal);
   own[stops] = real(local_.stops);
   own[saves] = real(local_.saves);
@@ -331,7 +323,8 @@ KEEL_BODY void replication::begin_exchange(update_summary const& local, ending h
   double place = 0.0;
   for (double const rate : group_learning_rates()) own[rates] += rate * ++place;
   auto const is_sharded = [this](at::Tensor const& one) {
-    return parameter_shards_ && parameter_shards_->shard_of(one).defined();
+    // Not whether it is: before this exchange a unit may have been called on some ranks only.
+    return parameter_shards_ && parameter_shards_->may_shard(one);
   };
   own[sample] = how == ending::none ? sample_parameter_bits(*parameters_, local.updates, local.on_device, is_sharded) : 0.0;
   // An exception before this line has not been reported to the others yet.
@@ -445,7 +438,10 @@ KEEL_BODY bool replication::propagate_failures(ending how, std::string const& me
   // If a rank has no more data, the update is discarded, even if memory ran out on another.
   if (thrower == world_.size() && first_rank_with(packed_field::ended) >= 0) return false;
   // Buckets that were begun before are complete on all ranks; gradients are discarded.
-  if (parameter_shards_) sums().wait_for_begun();
+  if (parameter_shards_) {
+    sums().wait_for_begun();
+    sums().take_failure();
+  }
   propagate_failure(thrower, threw);
   return true;
 }
@@ -471,10 +467,14 @@ KEEL_BODY bool replication::is_next(double phase, std::string const& name) {
     is_exchanging_ = has_pending_sums_ = false;
     is_failure_reported_ = is_failure_collective_ = true;
     std::string const of_first = broadcast_string(world_, name, first);
-    throw world_error("E26", "rank " + std::to_string(rank) + " is at " + broadcast_string(world_, name, rank) + ", and rank " +
-                                 std::to_string(first) + " at " + of_first +
-                                 ". Under keel::shard::zero<3> all ranks must call the same units in the same order: choose "
-                                 "between units by what all ranks know.");
+    world_error const thrown(
+        "E26", "rank " + std::to_string(rank) + " is at " + broadcast_string(world_, name, rank) + ", and rank " +
+                   std::to_string(first) + " at " + of_first +
+                   ". Under keel::shard::zero<3> all ranks must call the same units in the same order: choose between units by "
+                   "what all ranks know.");
+    // The loss function may catch it.
+    if (progress_ == pass_progress::running) pass_ended_ = std::make_exception_ptr(thrown);
+    throw thrown;
   }
   if (phase == highest && collective_of(world_.rank()) == next) return true;
   if (highest == pass_phase::backward_begins) {
@@ -501,10 +501,9 @@ KEEL_BODY bool replication::complete_early_agreement() {
   update_summary const all = combine_summaries();
   unit_ = all.unit;
   early_factor_ = relative_factor(all);
-  is_exchanging_ = has_deviated_ = false;
-  if (pass_ == &forward_) pass_ = &backward_;
-  // Also after this rank's pass has ended: the other ranks are in theirs.
-  begin_expected(backward_);
+  is_exchanging_ = false;
+  passes_.begin_backward();
+  begin_expected();
   // What fails from now on is not in the numbers.
   is_failure_reported_ = false;
   return true;
@@ -541,15 +540,17 @@ KEEL_BODY void replication::announce(double phase, double collective, std::strin
     throw pass_cancelled();
   }
   pass_collective const one{phase, collective};
-  if (auto const* const next = next_expected(); next != nullptr && *next == one) {
-    start_next_expected();
-    if (pass_ != nullptr) pass_->record(one);
-    return;
+  if (auto const* const next = next_expected()) {
+    if (*next == one) {
+      start_next_expected();
+      passes_.record(one);
+      return;
+    }
+    passes_.deviate();
+    follow_expected();
   }
-  has_deviated_ = has_deviated_ || ((pass_ == &forward_ || pass_ == &backward_) && next_expected() != nullptr);
-  follow_expected();
   auto const is_begun = [&] { return phase == pass_phase::bucket && collective < static_cast<double>(sums().next_bucket()); };
-  bool const may_expect = pass_ != nullptr && pass_ != &backward_ && pass_->begins_with(one);
+  bool const may_expect = passes_.may_begin_with(one);
   if (may_expect) parameter_shards_->prepare_buffers();
   do {
     // For the other ranks, whose sums have it.
@@ -557,57 +558,46 @@ KEEL_BODY void replication::announce(double phase, double collective, std::strin
     for (std::int64_t i = 0; i < packed_field::count; ++i) numbers().local(i) = 0.0;
     numbers().local(packed_field::phase) = phase;
     numbers().local(packed_field::collective) = collective;
-    numbers().local(packed_field::sequence) = has_deviated_ ? has_deviated_pass : may_expect ? pass_->checksum() : 0.0;
+    numbers().local(packed_field::sequence) = passes_.has_deviated() ? has_deviated_pass
+                                              : may_expect           ? passes_.checksum()
+                                                                     : 0.0;
     numbers().begin();
     numbers().wait();
     if (has_ended()) cancel_pass();
   } while (!is_next(phase, name));
-  if (may_expect) begin_expected(*pass_);
+  if (may_expect) begin_expected();
   if (next_expected() != nullptr) start_next_expected();
-  if (pass_ != nullptr) pass_->record(one);
+  passes_.record(one);
 }
 
-KEEL_BODY void replication::begin_expected(collective_sequence const& sequence) {
-  if (sequence.expected().empty()) return;
+KEEL_BODY void replication::begin_expected() {
   for (auto const one : {packed_field::phase, packed_field::collective, packed_field::sequence}) {
     if (numbers().first_mismatch(one) >= 0) return;
   }
-  if (numbers().of(0, packed_field::sequence) == sequence.checksum()) expected_ = sequence.expected();
+  passes_.expect(numbers().of(0, packed_field::sequence));
 }
 
 KEEL_BODY pass_collective const* replication::next_expected() {
-  while (!expected_.empty() && expected_.front().phase == pass_phase::bucket &&
-         expected_.front().number < static_cast<double>(sums().next_bucket()))
-    expected_ = expected_.subspan(1);
-  return expected_.empty() ? nullptr : expected_.data();
+  return passes_.next(parameter_shards_ ? sums().next_bucket() : 0);
 }
 
 KEEL_BODY void replication::start_next_expected() {
-  auto const is_gather = [](pass_collective const& one) { return one.phase != pass_phase::bucket; };
-  auto const start = [this](pass_collective const& one) { parameter_shards_->begin_gather(one.number); };
-  bool const begins_with_gather = is_gather(expected_.front());
-  if (begins_with_gather) start(expected_.front());
-  auto const after = std::find_if(expected_.begin() + 1, expected_.end(), is_gather);
-  if (after != expected_.end()) start(*after);
-  if (begins_with_gather) expected_ = expected_.subspan(1);
+  pass_collective const& next = *next_expected();
+  if (!next.is_bucket()) parameter_shards_->begin_gather(next.number);
+  if (auto const* const after = passes_.gather_after_next()) parameter_shards_->begin_gather(after->number);
+  if (!next.is_bucket()) passes_.pop();
 }
 
 KEEL_BODY void replication::follow_expected() {
   while (auto const* const next = next_expected()) {
     pass_collective const one = *next;
     start_next_expected();
-    if (one.phase == pass_phase::bucket) {
+    if (one.is_bucket()) {
       sums().begin_next(early_factor_.value_or(1.0));
     } else {
       parameter_shards_->follow_gather(one.number);
     }
   }
-}
-
-KEEL_BODY void replication::end_expectations() {
-  follow_expected();
-  if (std::exchange(pass_, nullptr) == nullptr) return;
-  for (collective_sequence* const one : {&forward_, &backward_, &evaluation_}) one->forget();
 }
 
 KEEL_BODY void replication::require_decided(std::string const& what) const {
@@ -621,9 +611,22 @@ KEEL_BODY void replication::require_decided(std::string const& what) const {
 KEEL_BODY void replication::gather_parameters() {
   if (!parameter_shards_) return;
   require_decided("the model");
-  end_expectations();
+  // Parameters that are gathered may be written.
+  follow_expected();
+  if (passes_.is_inside()) passes_.forget();
+  passes_.leave();
   parameter_shards_->gather_all();
-  if (on_gathered_) on_gathered_();
+  if (!on_gathered_) return;
+  try {
+    on_gathered_();
+  } catch (world_error const&) {
+    throw;
+  } catch (std::exception const& thrown) {
+    // The other ranks wait in the same collective.
+    world_.abort(first_line(thrown));
+    parameter_shards_->drop_all();
+    throw;
+  }
 }
 
 KEEL_BODY void replication::begin_pass() {
@@ -633,10 +636,9 @@ KEEL_BODY void replication::begin_pass() {
                 "a micro-batch was begun while the result of gather_parameters() exists, which would undo its update. End that "
                 "scope before.");
   follow_expected();
-  is_cancelled_ = has_deviated_ = false;
-  forward_.begin();
-  backward_.begin();
-  pass_ = &forward_;
+  sums().take_failure();
+  is_cancelled_ = false;
+  passes_.begin_forward();
   progress_ = pass_progress::running;
   running_step() = this;
 }
@@ -644,9 +646,8 @@ KEEL_BODY void replication::begin_pass() {
 KEEL_BODY bool replication::end_pass(std::exception_ptr thrown) {
   if (!parameter_shards_) return false;
   running_step() = nullptr;
-  progress_ = pass_progress::undecided;
-  pass_ = nullptr;
-  has_deviated_ = false;
+  progress_ = pass_progress::none;
+  passes_.leave();
   parameter_shards_->end_backward();
   bool const is_cancelled = std::exchange(is_cancelled_, false);
   // All ranks threw what the hook of a bucket did, and autograd did not propagate it.
@@ -661,14 +662,15 @@ KEEL_BODY bool replication::end_pass(std::exception_ptr thrown) {
   if (!is_cancelled && thrown) std::rethrow_exception(thrown);
   if (!is_cancelled) {
     follow_expected();
-    forward_.end();
-    backward_.end();
+    passes_.end_micro_batch();
+    progress_ = pass_progress::undecided;
     return false;
   }
   sums().wait_for_begun();
   for (at::Tensor const& one : parameters_->tensors) one.mutable_grad() = at::Tensor();
   sums().shards()->discarded();
   has_cancelled_ = true;
+  progress_ = pass_progress::undecided;
   return true;
 }
 
@@ -690,24 +692,21 @@ KEEL_BODY void replication::cancel_evaluation() noexcept {
   } catch (...) {
     // A rank is gone: this rank's own exception is already propagating.
   }
-  pass_ = nullptr;
-  is_cancelled_ = false;
+  passes_.leave();
+  if (progress_ != pass_progress::running) is_cancelled_ = false;
 }
 
 KEEL_BODY void replication::begin_evaluation_batch() {
   if (!parameter_shards_ || !is_shared()) return;
   require_decided("a unit of an evaluation");
   follow_expected();
-  evaluation_.end();
-  evaluation_.begin();
-  pass_ = &evaluation_;
+  passes_.begin_evaluation();
 }
 
 KEEL_BODY void replication::end_evaluation() {
   if (!parameter_shards_ || !is_shared()) return;
   follow_expected();
-  evaluation_.end();
-  pass_ = nullptr;
+  passes_.end_evaluation();
   for (std::int64_t i = 0; i < packed_field::count; ++i) numbers().local(i) = 0.0;
   numbers().begin();
   numbers().wait();

@@ -502,6 +502,7 @@ KEEL_BODY void step_engine::unfreeze(std::vector<at::Tensor> const& which, doubl
   if (!at_boundary())
     throw error("E12",
                 "unfreeze() was called during an open update. Call it between updates, such as at the beginning of an epoch.");
+  parts_.require_average_swapped_out();
   parts_.ranks.require_trainable(which);
   // Before anything is changed, because it may fail.
   auto const whole = gather_parameters();

@@ -96,6 +96,8 @@ KEEL_BODY void update_parts::judge(update_decision& decision,
     decision.clipped->prepare(optimizer);
   }
   ranks.prepare_update();
+  // What units have sharded since allocates now, and not once the parameters are updated.
+  if (average) average->follow_shards();
 }
 
 KEEL_BODY bool update_parts::reject_if_square_overflows(update_decision& decision) const {
