@@ -14,7 +14,7 @@ using namespace keel_test;
 
 namespace {
 
-constexpr int updates = 6;
+constexpr int updates = 4;
 constexpr std::int64_t width = 20;
 
 struct layer : torch::nn::Module {
