@@ -2,6 +2,7 @@
 // survives a NaN, memory that runs out on one rank, and SIGKILL of one rank:
 //     examples/run zero3 --ranks 2
 //     examples/run zero3 --ranks 2 --faults
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/randint.h>

@@ -97,7 +97,7 @@ TEST_CASE("under zero<3> the parameters of units count as shards, and one unit a
   CHECK(whole.parameters == 2 * unit + outside);
   CHECK(whole.gathered == 0);
   CHECK(shards.parameters == 2 * unit / 4 + outside);
-  CHECK(shards.gathered == 2 * unit + unit / 4);
+  CHECK(shards.gathered == 3 * unit + 2 * (unit / 4));
   CHECK(shards.describe().find("gathered") != std::string::npos);
   CHECK(keel::memory::estimate<sharing_all>(*layers, rows, loss_of).parameters == whole.parameters);
 }
