@@ -619,10 +619,8 @@ KEEL_BODY void replication::gather_parameters() {
   if (!on_gathered_) return;
   try {
     on_gathered_();
-  } catch (world_error const&) {
-    throw;
   } catch (std::exception const& thrown) {
-    // The other ranks wait in the same collective.
+    // The other ranks may wait in the same collective.
     world_.abort(first_line(thrown));
     parameter_shards_->drop_all();
     throw;
@@ -690,7 +688,7 @@ KEEL_BODY void replication::cancel_evaluation() noexcept {
   try {
     follow_expected();
   } catch (...) {
-    // A rank is gone: this rank's own exception is already propagating.
+    // The evaluation's own exception is already propagating, and this one has the same cause or comes from a world that is broken.
   }
   passes_.leave();
   if (progress_ != pass_progress::running) is_cancelled_ = false;
