@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <keel/checkpoint/fields.hpp>
 #include <keel/checkpoint/tensor_map.hpp>
+#include <keel/checkpoint/tensor_slice.hpp>
 #include <limits>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -168,8 +169,13 @@ namespace keel::inline KEEL_MODE {
 
 class state_writer {
  public:
-  /// `object` and `tensors` must outlive this.
-  state_writer(nlohmann::json& object, tensor_map& tensors, std::string path = "");
+  /// The references must outlive this. `slices`: of tensors that are divided among ranks; null if none is.
+  state_writer(nlohmann::json& object, tensor_map& tensors, std::string path = "", slice_map* slices = nullptr);
+
+  /// Says of which whole tensor the field with this name, which is written next, is this rank's slice.
+  void set_slice(char const* name, tensor_slice const& slice) {
+    if (slices_ != nullptr) slices_->insert_or_assign(path_ + name, slice);
+  }
 
   template <class Field>
   void optional_field(char const* name, Field& field) {
@@ -202,7 +208,7 @@ class state_writer {
         write(detail::member(to, last), {at, std::string_view(last)}, element);
       }
     } else if constexpr (kind == field_kind::nested) {
-      state_writer inner(to, tensors_, at.path() + ".");
+      state_writer inner(to, tensors_, at.path() + ".", slices_);
       field.visit(inner);
     } else {
       detail::make_list(to);
@@ -223,6 +229,7 @@ class state_writer {
   nlohmann::json& object_;
   tensor_map& tensors_;
   std::string path_;
+  slice_map* slices_;
 };
 
 class state_reader {

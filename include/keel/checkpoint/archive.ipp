@@ -171,8 +171,8 @@ KEEL_BODY std::string expected_float(double lowest, double largest) {
 
 namespace keel::inline KEEL_MODE {
 
-KEEL_BODY state_writer::state_writer(nlohmann::json& object, tensor_map& tensors, std::string path)
-    : object_(object), tensors_(tensors), path_(std::move(path)) {
+KEEL_BODY state_writer::state_writer(nlohmann::json& object, tensor_map& tensors, std::string path, slice_map* slices)
+    : object_(object), tensors_(tensors), path_(std::move(path)), slices_(slices) {
   if (!object_.is_object()) object_ = nlohmann::json::object();
 }
 

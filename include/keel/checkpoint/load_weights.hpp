@@ -1,6 +1,7 @@
 // Loads weights for inference, evaluation or further training from any of keel's outputs:
 //     keel::load_weights(*model, "run");                      the newest undamaged checkpoint of a run directory
 //     keel::load_weights(*model, "run", {.best = true});      the best checkpoint according to keep_best
+//     keel::save_safetensors("weights.safetensors", keel::read_weights("run"));
 // The source may also be a checkpoint directory, a safetensors file, or the index of a sharded one. A run directory is only
 // read.
 #pragma once
@@ -10,7 +11,7 @@
 #include <torch/nn/module.h>
 
 #include <filesystem>
-#include <keel/libtorch/mode.hpp>
+#include <keel/checkpoint/tensor_map.hpp>
 
 namespace keel::inline KEEL_MODE {
 
@@ -24,6 +25,9 @@ struct weights_choice {
 /// if the tensors do not match the model's. Throws checkpoint_error (E05) for damaged content and file_error (E02) if a file
 /// cannot be read.
 void load_weights(torch::nn::Module& model, std::filesystem::path const& from, weights_choice const& choice = {});
+
+/// Returns parameters and buffers by name, in host memory. Those that ranks wrote in slices are joined. Throws as load_weights does.
+tensor_map read_weights(std::filesystem::path const& from, weights_choice const& choice = {});
 
 }  // namespace keel::inline KEEL_MODE
 

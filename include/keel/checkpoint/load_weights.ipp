@@ -31,8 +31,7 @@ inline std::filesystem::path chosen_checkpoint(std::filesystem::path const& run,
           "E04", run.string() + " has no best checkpoint. Train with keel::checkpoint::keep_best, or load the newest.");
     return store.path_of_update(best.front());
   }
-  throw checkpoint_error(
-      "E05", run.string() + " has no intact checkpoint. Check the path, or run keel's example `checkpoint verify`.");
+  throw checkpoint_error("E05", run.string() + " has no intact checkpoint. Check the path, or run `keel checkpoint verify`.");
 }
 
 /// A moving average in a checkpoint.
@@ -75,7 +74,7 @@ inline std::vector<saved_average> averages_of(snapshot const& content) {
 inline tensor_map weights_of_checkpoint(std::filesystem::path const& directory, bool averaged) {
   if (!averaged) {
     file_system files;
-    return read_tensors(files, directory, "model.safetensors", read_manifest(directory));
+    return read_content(files, directory, read_manifest(directory), "model");
   }
   snapshot content = read_checkpoint(directory);
   tensor_map& weights = content.model;
@@ -100,7 +99,7 @@ inline tensor_map weights_of_checkpoint(std::filesystem::path const& directory, 
 
 namespace keel::inline KEEL_MODE {
 
-KEEL_BODY void load_weights(torch::nn::Module& model, std::filesystem::path const& from, weights_choice const& choice) {
+KEEL_BODY tensor_map read_weights(std::filesystem::path const& from, weights_choice const& choice) {
   file_system files;
   bool const is_run = files.exists(from / "checkpoints");
   bool const is_directory = is_run || files.exists(from / "manifest.json");
@@ -108,14 +107,15 @@ KEEL_BODY void load_weights(torch::nn::Module& model, std::filesystem::path cons
     throw error("E12", from.string() +
                            " is neither a run directory nor a checkpoint, so it has no best checkpoint and no average. Load it "
                            "without a weights_choice.");
-  if (is_directory) {
-    auto const directory = is_run ? detail::chosen_checkpoint(from, choice) : from;
-    return load_model(model, detail::weights_of_checkpoint(directory, choice.averaged), directory.string());
-  }
+  if (is_directory)
+    return detail::weights_of_checkpoint(is_run ? detail::chosen_checkpoint(from, choice) : from, choice.averaged);
   if (!files.exists(from))
     throw file_error("E02", from.string() + " does not exist. Name a run directory, a checkpoint, or a safetensors file.");
-  bool const is_index = from.extension() == ".json";
-  load_model(model, (is_index ? load_sharded_safetensors(from) : load_safetensors(from)).tensors, from.string());
+  return (from.extension() == ".json" ? load_sharded_safetensors(from) : load_safetensors(from)).tensors;
+}
+
+KEEL_BODY void load_weights(torch::nn::Module& model, std::filesystem::path const& from, weights_choice const& choice) {
+  load_model(model, read_weights(from, choice), from.string());
 }
 
 }  // namespace keel::inline KEEL_MODE

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdint>
 #include <keel/checkpoint/checksum.hpp>
+#include <keel/checkpoint/tensor_slice.hpp>
 #include <keel/core/error.hpp>
 #include <keel/json/text.hpp>
 #include <map>
@@ -26,11 +27,13 @@ struct file_record {
   /// Together they cover the file, so that several threads can verify it.
   std::string header_checksum;
   std::map<std::string, std::string> tensor_checksums;
+  slice_map slices;  ///< tensors of which the file has a slice, with one dimension; other files have the rest
 };
 
 struct manifest {
   static constexpr int format = 2;
   static constexpr int multi_rank_format = 3;  ///< has files written by ranks above 0
+  static constexpr int sliced_format = 4;      ///< has slices of tensors
   std::int64_t update = 0;
   std::int64_t generation = 0;                       ///< number of rollbacks of the run so far
   std::int64_t attempt = 0;                          ///< number of updates attempted by the run so far
@@ -58,7 +61,7 @@ inline constexpr std::string_view manifest_end = "\"\n}\n";
 /// continue the run.
 [[noreturn]] inline void throw_unknown_format(std::string const& name, std::string const& format) {
   throw checkpoint_error("E17", name + " has format " + format + ", but this version of keel reads formats " +
-                                    std::to_string(manifest::format) + " and " + std::to_string(manifest::multi_rank_format) +
+                                    std::to_string(manifest::format) + " to " + std::to_string(manifest::sliced_format) +
                                     ". Use the version that wrote it, or use another run directory.");
 }
 
@@ -67,6 +70,9 @@ inline nlohmann::json json_of(file_record const& record) {
   if (record.header_checksum.empty()) return entry;
   entry["header"] = record.header_checksum;
   entry["tensors"] = record.tensor_checksums;
+  for (auto const& [name, slice] : record.slices)
+    entry["slices"][name] = {
+        {"shape", slice.sizes}, {"strides", slice.strides}, {"begin", slice.begin}, {"count", slice.count}};
   return entry;
 }
 /// Throws nlohmann::json::exception if `entry` does not have the structure that json_of writes.
@@ -78,13 +84,20 @@ inline file_record record_of_json(nlohmann::json const& entry) {
     record.header_checksum = entry.at("header").get<std::string>();
     record.tensor_checksums = entry.at("tensors").get<std::map<std::string, std::string>>();
   }
+  if (entry.contains("slices")) {
+    using numbers = std::vector<std::int64_t>;
+    for (auto const& [name, slice] : entry["slices"].items())
+      record.slices.emplace(name, tensor_slice{slice.at("shape").get<numbers>(), slice.at("strides").get<numbers>(),
+                                               slice.at("begin").get<std::int64_t>(), slice.at("count").get<std::int64_t>()});
+  }
   return record;
 }
 
-/// Returns the rank that wrote a file, parsed from its name: `optimizer-1.safetensors`, `state-1.safetensors`, or one of the
-/// temporary files of a save. Returns -1 for any other file.
+/// Returns the rank that wrote a file, parsed from its name: `model-1.safetensors`, `optimizer-1.safetensors`,
+/// `state-1.safetensors`, or one of the temporary files of a save. Returns -1 for any other file.
 inline int parse_rank_of_file(std::string_view name) {
-  for (auto const& [begin, end] : {std::pair<std::string_view, std::string_view>{"optimizer-", ".safetensors"},
+  for (auto const& [begin, end] : {std::pair<std::string_view, std::string_view>{"model-", ".safetensors"},
+                                   {"optimizer-", ".safetensors"},
                                    {"state-", ".safetensors"},
                                    {"rank-", ".json"},
                                    {"rank-", ".json.new"},
@@ -100,6 +113,9 @@ inline int parse_rank_of_file(std::string_view name) {
   return -1;
 }
 
+/// Returns what a checkpoint's file contains, by its name: "model", "optimizer" or "state".
+inline std::string content_of_file(std::string_view name) { return std::string(name.substr(0, name.find_first_of("-."))); }
+
 }  // namespace keel::detail::inline KEEL_MODE
 
 namespace keel::inline KEEL_MODE {
@@ -107,22 +123,16 @@ namespace keel::inline KEEL_MODE {
 /// The text of manifest.json.
 inline std::string manifest_text(manifest const& of) {
   nlohmann::json files = nlohmann::json::object();
-  bool is_distributed = false;
+  int format = manifest::format;
   for (auto const& [name, record] : of.files) {
     files[name] = detail::json_of(record);
-    is_distributed = is_distributed || detail::parse_rank_of_file(name) > 0;
+    if (detail::parse_rank_of_file(name) > 0) format = std::max(format, manifest::multi_rank_format);
+    if (!record.slices.empty()) format = manifest::sliced_format;
   }
-  nlohmann::json const all = {{"files", files},
-                              {"extra", of.requested},
-                              {"generation", of.generation},
-                              {"format", is_distributed ? manifest::multi_rank_format : manifest::format},
-                              {"keel", of.keel},
-                              {"best", of.best},
-                              {"libtorch", of.libtorch},
-                              {"recipe", of.recipe},
-                              {"update", of.update},
-                              {"attempt", of.attempt},
-                              {"run", of.run}};
+  nlohmann::json const all = {{"files", files},          {"extra", of.requested}, {"generation", of.generation},
+                              {"format", format},        {"keel", of.keel},       {"best", of.best},
+                              {"libtorch", of.libtorch}, {"recipe", of.recipe},   {"update", of.update},
+                              {"attempt", of.attempt},   {"run", of.run}};
   std::string text = all.dump(2);
   text.resize(text.size() - 2);  // remove the line break and the brace
   std::string const digest = checksum_of(text);
@@ -137,7 +147,7 @@ inline manifest parse_manifest(std::string const& text, std::string const& name)
   using namespace detail;
   auto const fail = [&](std::string const& what) { throw_damaged_manifest(name, what); };
   auto const is_read = [](nlohmann::json const& format) {
-    return format == manifest::format || format == manifest::multi_rank_format;
+    return format == manifest::format || format == manifest::multi_rank_format || format == manifest::sliced_format;
   };
   std::size_t const tail = manifest_seal.size() + 16 + manifest_end.size();
   std::string const body = text.substr(0, text.size() - std::min(tail, text.size()));

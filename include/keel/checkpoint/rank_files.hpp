@@ -1,8 +1,9 @@
 // Files that each rank but 0 writes when the ranks write a checkpoint in parallel. Rank 0 creates, commits and renames the
 // directory:
-//     optimizer-1.safetensors   rank 1's portion of the optimizer's tensors; each tensor is complete
-//     state-1.safetensors       state of rank 1 only: random state and registered state
-//     rank-1.json               lengths and checksums of both, or why they are missing; rank 0 merges it into the manifest and removes it
+//     model-1.safetensors       rank 1's slices of the parameters; only under shard::zero<3>
+//     optimizer-1.safetensors   rank 1's slices of the optimizer's tensors, and its portion of those that are not divided
+//     state-1.safetensors       state of rank 1 only: random state and registered state; and its slices of averages
+//     rank-1.json               lengths and checksums of these, or why they are missing; rank 0 merges it into the manifest and removes it
 //     rank-1.alive              heartbeat: rewritten every half second while rank 1 writes, even if the disk blocks in a long sync
 //     rank-1.sees               shows that rank 1 can write to the directory; rank 0 checks it before the first save and removes it
 // Rank 0 detects by rank-1.json, not by a collective, that the files are durable, because collectives in the background would
@@ -29,6 +30,7 @@
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -82,7 +84,14 @@ class heartbeat_file {
 /// if rank 0 has cancelled the save.
 inline void write_rank_files(file_system& files, std::filesystem::path const& directory, int rank, snapshot const& local) {
   std::string const of_rank = "-" + std::to_string(rank) + ".safetensors";
-  std::string const optimizer = "optimizer" + of_rank, state = "state" + of_rank;
+  struct rank_file {
+    std::string name;
+    tensor_map const& tensors;
+    slice_map const& slices;
+  };
+  std::vector<rank_file> written{{"optimizer" + of_rank, local.optimizer, local.optimizer_slices},
+                                 {"state" + of_rank, local.tensors, local.tensor_slices}};
+  if (!local.model.empty()) written.push_back({"model" + of_rank, local.model, local.model_slices});
   auto const alive = rank_file_path(directory, rank, ".alive");
   auto const leave = [&](nlohmann::json const& record) {
     auto const path = rank_file_path(directory, rank, ".json"), beside = rank_file_path(directory, rank, ".json.new");
@@ -95,8 +104,8 @@ inline void write_rank_files(file_system& files, std::filesystem::path const& di
     nlohmann::json record;
     {
       heartbeat_file const shown(files, alive);
-      record["files"][optimizer] = json_of(write_tensors(files, directory / optimizer, local.optimizer, {}));
-      record["files"][state] = json_of(write_tensors(files, directory / state, local.tensors, {}));
+      for (rank_file const& one : written)
+        record["files"][one.name] = json_of(write_tensors(files, directory / one.name, one.tensors, one.slices));
     }
     files.remove_file(alive);
     files.sync_directory(directory);
@@ -109,7 +118,8 @@ inline void write_rank_files(file_system& files, std::filesystem::path const& di
   }
   if (!files.exists(directory)) return;
   try {
-    for (auto const& one : {directory / optimizer, directory / state, alive}) files.remove_file(one);
+    for (rank_file const& one : written) files.remove_file(directory / one.name);
+    files.remove_file(alive);
     leave({{"failed", failure}, {"id", id}});
   } catch (file_error const&) {
     if (files.exists(directory)) throw file_error("E02", failure);

@@ -1,6 +1,12 @@
 // Reads a checkpoint directory and verifies every byte against its manifest.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -11,9 +17,11 @@
 #include <keel/checkpoint/open_safetensors.hpp>
 #include <keel/checkpoint/safetensors_reader.hpp>
 #include <keel/checkpoint/snapshot.hpp>
+#include <keel/checkpoint/tensor_slice.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/file_system.hpp>
 #include <keel/json/text.hpp>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -110,13 +118,89 @@ inline std::vector<std::string> checkpoint_file_names(manifest const& all) {
 /// The prefix of the state tensors of a rank above 0 in a snapshot.
 inline std::string rank_prefix(int rank) { return "ranks/" + std::to_string(rank) + "/"; }
 
-/// Adds the tensors of a file, with `prefix` before their names.
-inline void read_tensors_into(tensor_map& to, file_system& files, std::filesystem::path const& directory,
-                              std::string const& name, manifest const& all, std::string const& prefix) {
+/// A slice that was read, and its values.
+struct slice_values {
+  tensor_slice slice;
+  at::Tensor values;
+};
+using slices_of_tensors = std::map<std::string, std::vector<slice_values>>;
+
+/// Adds the tensors of a file, with `prefix` before their names, and its slices.
+inline void read_tensors_into(tensor_map& to, slices_of_tensors& slices, file_system& files,
+                              std::filesystem::path const& directory, std::string const& name, manifest const& all,
+                              std::string const& prefix) {
+  auto const& record = record_of(all, directory, name.c_str());
   for (auto& [tensor, values] : read_tensors(files, directory, name.c_str(), all)) {
-    if (!to.emplace(prefix + tensor, std::move(values)).second)
+    if (auto const slice = record.slices.find(tensor); slice != record.slices.end()) {
+      if (values.dim() != 1 || values.numel() != slice->second.count)
+        throw_damaged_checkpoint(directory / name,
+                                 "contains a slice of " + shown_name(tensor) + " with another length than in manifest.json");
+      slices[tensor].push_back({slice->second, std::move(values)});
+    } else if (!to.emplace(prefix + tensor, std::move(values)).second) {
       throw_damaged_checkpoint(directory / name,
                                "contains " + shown_name(tensor) + ", which another file of the checkpoint contains too");
+    }
+  }
+}
+
+/// Joins slices that contain each element of a tensor once, in host memory.
+inline at::Tensor join_slices(std::vector<slice_values> const& parts) {
+  tensor_slice const& like = parts.front().slice;
+  at::Tensor whole =
+      at::empty_strided(like.sizes, like.strides, parts.front().values.options().device(at::kCPU).requires_grad(false));
+  at::Tensor const flat = whole.as_strided({whole.numel()}, {1}, 0);
+  for (auto const& [slice, values] : parts) flat.narrow(0, slice.begin, slice.count).copy_(values);
+  return whole;
+}
+
+/// Joins the slices of each tensor and adds it. Names that share their slices share the tensor.
+inline void join_all_slices(tensor_map& to, slices_of_tensors slices, std::filesystem::path const& directory) {
+  at::NoGradGuard const no_grad;
+  std::map<std::vector<c10::TensorImpl const*>, at::Tensor> joined;
+  for (auto& [name, parts] : slices) {
+    std::sort(parts.begin(), parts.end(), [](auto const& a, auto const& b) { return a.slice.begin < b.slice.begin; });
+    std::vector<tensor_slice> forms;
+    std::vector<c10::TensorImpl const*> handles;
+    bool is_one_dtype = true;
+    for (auto const& [slice, values] : parts) {
+      forms.push_back(slice);
+      handles.push_back(values.unsafeGetTensorImpl());
+      is_one_dtype = is_one_dtype && values.scalar_type() == parts.front().values.scalar_type();
+    }
+    std::string const wrong = is_one_dtype ? find_slice_error(std::move(forms)) : "has slices of different dtypes";
+    if (!wrong.empty() || to.count(name) > 0)
+      throw_damaged_checkpoint(directory, "cannot be read: its tensor " + shown_name(name) + " " +
+                                              (wrong.empty() ? "is there whole and in slices" : wrong));
+    at::Tensor& whole = joined[handles];
+    if (!whole.defined()) whole = join_slices(parts);
+    to.emplace(name, whole);
+  }
+}
+
+/// Reads the tensors of all files with this content, "model", "optimizer" or "state". State tensors of a rank above 0 get its rank_prefix.
+inline tensor_map read_content(file_system& files, std::filesystem::path const& directory, manifest const& all,
+                               std::string const& content) {
+  tensor_map tensors;
+  slices_of_tensors slices;
+  for (auto const& [name, record] : all.files) {
+    if (content_of_file(name) != content || record.header_checksum.empty()) continue;
+    int const rank = parse_rank_of_file(name);
+    read_tensors_into(tensors, slices, files, directory, name, all,
+                      rank > 0 && content == "state" ? rank_prefix(rank) : std::string());
+  }
+  join_all_slices(tensors, std::move(slices), directory);
+  return tensors;
+}
+
+/// Throws checkpoint_error (E05) unless the slices in the manifest contain each element of their tensors once.
+inline void require_complete_slices(std::filesystem::path const& directory, manifest const& all) {
+  std::map<std::string, std::vector<tensor_slice>> slices;
+  for (auto const& [name, record] : all.files) {
+    for (auto const& [tensor, slice] : record.slices) slices[content_of_file(name) + " " + tensor].push_back(slice);
+  }
+  for (auto const& [tensor, parts] : slices) {
+    if (std::string const wrong = find_slice_error(parts); !wrong.empty())
+      throw_damaged_checkpoint(directory / "manifest.json", "is not complete: the tensor " + shown_name(tensor) + " " + wrong);
   }
 }
 
@@ -133,6 +217,7 @@ inline manifest read_manifest(std::filesystem::path const& directory, file_syste
   for (char const* const name : detail::checkpoint_files) require(name);
   manifest all = parse_manifest(files.read(directory / "manifest.json"), (directory / "manifest.json").string());
   for (std::string const& name : detail::checkpoint_file_names(all)) require(name.c_str());
+  detail::require_complete_slices(directory, all);
   return all;
 }
 
@@ -143,16 +228,9 @@ inline snapshot read_checkpoint(std::filesystem::path const& directory, file_sys
   snapshot content;
   content.run = all.run;
   content.state = detail::read_state(files, directory, all);
-  content.model = detail::read_tensors(files, directory, "model.safetensors", all);
-  content.optimizer = detail::read_tensors(files, directory, "optimizer.safetensors", all);
-  content.tensors = detail::read_tensors(files, directory, "state.safetensors", all);
-  for (auto const& [name, record] : all.files) {
-    int const rank = detail::parse_rank_of_file(name);
-    if (rank < 1) continue;
-    bool const is_of_optimizer = name.starts_with("optimizer");
-    detail::read_tensors_into(is_of_optimizer ? content.optimizer : content.tensors, files, directory, name, all,
-                              is_of_optimizer ? std::string() : detail::rank_prefix(rank));
-  }
+  content.model = detail::read_content(files, directory, all, "model");
+  content.optimizer = detail::read_content(files, directory, all, "optimizer");
+  content.tensors = detail::read_content(files, directory, all, "state");
   return content;
 }
 

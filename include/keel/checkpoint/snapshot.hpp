@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <keel/checkpoint/tensor_map.hpp>
+#include <keel/checkpoint/tensor_slice.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -20,6 +21,8 @@ struct snapshot {
   tensor_map model;
   tensor_map optimizer;
   tensor_map tensors;  ///< tensors of `state`
+  // Those of which this has a slice only, as a rank's portion of a checkpoint has. A checkpoint that was read has none.
+  slice_map model_slices, optimizer_slices, tensor_slices;
   nlohmann::json state;
   std::int64_t generation = 0;      ///< rollbacks of the run so far; a later generation is newer even at a lower update
   std::string run = {};             ///< id of the run; unchanged by resumes and rollbacks

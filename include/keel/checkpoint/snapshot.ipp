@@ -28,6 +28,9 @@ namespace keel::inline KEEL_MODE {
 KEEL_BODY snapshot snapshot_buffers::copy(snapshot const& live) {
   at::NoGradGuard const no_grad;
   snapshot held;
+  held.model_slices = live.model_slices;
+  held.optimizer_slices = live.optimizer_slices;
+  held.tensor_slices = live.tensor_slices;
   held.state = live.state;
   held.finite = live.finite;
   held.generation = live.generation;

@@ -28,6 +28,7 @@ inline std::vector<std::string> find_damage(std::filesystem::path const& directo
   });
   if (!found.empty()) return found;
   note([&] { detail::require_matching_name(directory, all); });
+  note([&] { detail::require_complete_slices(directory, all); });
   for (std::string const& name : detail::checkpoint_file_names(all)) {
     note([&] {
       if (!files.exists(directory / name)) detail::throw_damaged_checkpoint(directory / name, "is missing");

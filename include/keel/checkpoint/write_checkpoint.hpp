@@ -53,11 +53,12 @@ class checkpoint_file {
 
 /// Throws nonfinite_error (N13) if a tensor named in `finite`, which is sorted, is not finite.
 inline file_record write_tensors(file_system& files, std::filesystem::path const& path, tensor_map const& tensors,
-                                 std::vector<std::string> const& finite) {
+                                 slice_map const& slices, std::vector<std::string> const& finite = {}) {
   safetensors_writer const writer(tensors, {});
   checkpoint_file file(files, path);
   file.write(writer.header().data(), writer.header().size());
   file.record().header_checksum = checksum_of(writer.header());
+  file.record().slices = slices;
   for (auto const& entry : writer.entries()) {
     auto const values = writer.values_of(entry);
     bool const must_be_finite = std::binary_search(finite.begin(), finite.end(), entry.name);
@@ -109,9 +110,12 @@ inline void write_files(file_system& files, std::filesystem::path const& directo
   if (content.state.contains("recipe")) all.recipe = content.state["recipe"];
   std::vector<std::string> finite = content.finite;
   std::sort(finite.begin(), finite.end());
-  all.files["model.safetensors"] = write_tensors(files, directory / "model.safetensors", content.model, finite);
-  all.files["optimizer.safetensors"] = write_tensors(files, directory / "optimizer.safetensors", content.optimizer, {});
-  all.files["state.safetensors"] = write_tensors(files, directory / "state.safetensors", content.tensors, {});
+  all.files["model.safetensors"] =
+      write_tensors(files, directory / "model.safetensors", content.model, content.model_slices, finite);
+  all.files["optimizer.safetensors"] =
+      write_tensors(files, directory / "optimizer.safetensors", content.optimizer, content.optimizer_slices);
+  all.files["state.safetensors"] =
+      write_tensors(files, directory / "state.safetensors", content.tensors, content.tensor_slices);
   all.files["state.json"] = write_text(files, directory / "state.json", text_of(content.state));
 }
 

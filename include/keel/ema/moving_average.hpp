@@ -17,12 +17,14 @@
 #include <filesystem>
 #include <functional>
 #include <keel/checkpoint/tensor_map.hpp>
+#include <keel/checkpoint/tensor_slice.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/outcome.hpp>
 #include <keel/core/parameters.hpp>
 #include <keel/libtorch/host_value.hpp>
 #include <keel/optimizer/parameter_state.hpp>
 #include <keel/rule/reject_call.hpp>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -101,6 +103,7 @@ class moving_average {
     std::function<at::Tensor(at::Tensor const&, at::Tensor const& whole)>
         cut;  ///< the elements of this rank's shard in another tensor
     std::function<at::Tensor(at::Tensor const&, at::Tensor const& shard)> assemble;  ///< the reverse; collective
+    std::function<tensor_slice(at::Tensor const&)> slice;  ///< what part of the parameter this rank's shard is
   };
   /// From now on the averages of sharded parameters are sharded, too. Call follow_shards() after parameters were gathered or sharded again.
   void set_shards(shard_access access) { shards_ = std::move(access); }
@@ -117,6 +120,9 @@ class moving_average {
     for (std::size_t i = 0; i < averages_.size(); ++i) {
       std::string const name = name_of(i);
       at::Tensor average = averages_[i];
+      if constexpr (requires(tensor_slice const& slice) { archive.set_slice(name.c_str(), slice); }) {
+        if (auto const slice = slice_of(i)) archive.set_slice(name.c_str(), *slice);
+      }
       archive(name.c_str(), average);
       bool const fits =
           average.defined() && average.sizes() == averages_[i].sizes() && average.scalar_type() == averages_[i].scalar_type();
@@ -131,6 +137,8 @@ class moving_average {
  private:
   void put_averages();
   void put_back();
+  /// Returns what part of a whole average this rank has; nullopt if all of it.
+  std::optional<tensor_slice> slice_of(std::size_t at) const;
   /// Returns the name of an average in a checkpoint.
   std::string name_of(std::size_t at) const { return at < names_.size() ? names_[at] : std::to_string(at); }
 

@@ -87,6 +87,11 @@ KEEL_BODY void moving_average::follow_shards() {
   }
 }
 
+KEEL_BODY std::optional<tensor_slice> moving_average::slice_of(std::size_t at) const {
+  if (!shards_.slice || at >= whole_.size() || parameters_[at].is_same(whole_[at])) return std::nullopt;
+  return shards_.slice(whole_[at]);
+}
+
 KEEL_BODY void moving_average::put_averages() {
   follow_shards();
   at::NoGradGuard no_grad;

@@ -14,10 +14,12 @@
 #include <cstdint>
 #include <functional>
 #include <keel/checkpoint/tensor_map.hpp>
+#include <keel/checkpoint/tensor_slice.hpp>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/core/parameters.hpp>
 #include <keel/shard/parameter_shards.hpp>
 #include <keel/shard/shard_range.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -67,12 +69,12 @@ class optimizer_shards {
   /// Throws interference_error (E19) if the optimizer has state for a full parameter.
   void require_no_full_state() const;
 
-  // Checkpoints hold unsharded tensors. `named`: the parameters, with their names in the checkpoint.
-  /// Assembles each full tensor in host memory on rank `rank_for(bytes)` and removes it on the others. `tensors` is from save_optimizer,
-  /// called inside a scope. `rank_for` must return the same on all ranks. Collective. Throws world_error (E26) if the ranks have different
-  /// tensors.
-  void gather_full_tensors(tensor_map& tensors, parameter_list const& named,
-                           std::function<int(std::uint64_t)> const& rank_for) const;
+  // `named`: the parameters, with their names in the checkpoint.
+  /// Returns of which full tensor `tensor`, from save_optimizer called inside a scope, is this rank's shard; nullopt for a tensor that all
+  /// ranks have.
+  std::optional<tensor_slice> slice_of(std::string const& name, at::Tensor const& tensor, parameter_list const& named) const;
+  /// The shards of parameters that units gather; null but under zero<3>.
+  parameter_shards* of_units() const { return of_units_; }
   /// Replaces full tensors by this rank's shards, for load_optimizer inside a scope; leaves shards as they are. Throws checkpoint_error
   /// (E05) for a tensor whose shape is not its parameter's.
   void cut(tensor_map& tensors, parameter_list const& named, std::string const& source) const;
@@ -106,10 +108,6 @@ class optimizer_shards {
   void forget(parameter_shard const& one);
   /// Returns the shard of the parameter to which a checkpoint's tensor belongs; null if there is none.
   parameter_shard const* shard_of_tensor(std::string const& name, parameter_list const& named) const;
-  static std::uint64_t full_bytes(parameter_shard const& of, at::Tensor const& piece);
-  /// Gathers the pieces of all ranks, one per row, padded to the longest. Collective.
-  at::Tensor all_gather_pieces(parameter_shard const& of, at::Tensor const& piece) const;
-  at::Tensor assemble_full(parameter_shard const& of, at::Tensor const& pieces) const;
   static bool is_cut(parameter_shard const& of, at::Tensor const& tensor);
   static at::Tensor copy_own_shard(parameter_shard const& of, at::Tensor const& whole);
   void swap();

@@ -251,50 +251,11 @@ KEEL_BODY optimizer_shards::parameter_shard const* optimizer_shards::shard_of_te
   return found == named.names.end() ? nullptr : &shards_[static_cast<std::size_t>(found - named.names.begin())];
 }
 
-KEEL_BODY void optimizer_shards::gather_full_tensors(tensor_map& tensors, parameter_list const& named,
-                                                     std::function<int(std::uint64_t)> const& rank_for) const {
-  at::NoGradGuard const no_grad;
-  std::string names;
-  for (auto const& [name, tensor] : tensors) names += name + "\n";
-  if (!world_.combine(reduce::min{}, broadcast_string(world_, names, 0) == names))
-    throw world_error(
-        "E26", "the ranks no longer have the same optimizer state. Freeze, add and remove the same parameters on all ranks.");
-  for (auto at = tensors.begin(); at != tensors.end();) {
-    auto& [name, tensor] = *at;
-    parameter_shard const* const one = shard_of_tensor(name, named);
-    bool const is_whole = one == nullptr || tensor.dim() == 0;
-    int const keeper = rank_for(is_whole ? tensor.nbytes() : full_bytes(*one, tensor));
-    if (!is_whole) {
-      at::Tensor const all = all_gather_pieces(*one, tensor);
-      if (world_.rank() == keeper) tensor = assemble_full(*one, all);
-    }
-    at = world_.rank() == keeper ? std::next(at) : tensors.erase(at);
-  }
-}
-
-KEEL_BODY std::uint64_t optimizer_shards::full_bytes(parameter_shard const& of, at::Tensor const& piece) {
-  return static_cast<std::uint64_t>(of.parameter.numel() * static_cast<std::int64_t>(piece.element_size()));
-}
-
-KEEL_BODY at::Tensor optimizer_shards::all_gather_pieces(parameter_shard const& of, at::Tensor const& piece) const {
-  auto const index = static_cast<std::size_t>(&of - shards_.data());
-  std::int64_t longest = 0;
-  for (int rank = 0; rank < world_.size(); ++rank) longest = std::max(longest, range_of(index, rank).count);
-  at::Tensor const local = at::zeros({longest}, piece.options());
-  local.narrow(0, 0, piece.numel()).copy_(piece);
-  return all_gather(world_, local);
-}
-
-KEEL_BODY at::Tensor optimizer_shards::assemble_full(parameter_shard const& of, at::Tensor const& pieces) const {
-  auto const index = static_cast<std::size_t>(&of - shards_.data());
-  // In host memory: the device may have no room for the full tensor.
-  at::Tensor whole = at::empty_strided(of.parameter.sizes(), of.parameter.strides(), pieces.options().device(at::kCPU));
-  at::Tensor const flat = in_memory_order(whole, of.parameter);
-  for (int rank = 0; rank < world_.size(); ++rank) {
-    auto const [begin, count] = range_of(index, rank);
-    flat.narrow(0, begin, count).copy_(pieces[rank].narrow(0, 0, count));
-  }
-  return whole;
+KEEL_BODY std::optional<tensor_slice> optimizer_shards::slice_of(std::string const& name, at::Tensor const& tensor,
+                                                                 parameter_list const& named) const {
+  parameter_shard const* const one = shard_of_tensor(name, named);
+  if (one == nullptr || tensor.dim() == 0 || one->parameter.numel() == 0) return std::nullopt;
+  return tensor_slice{one->parameter.sizes().vec(), one->parameter.strides().vec(), one->range.begin, one->range.count};
 }
 
 KEEL_BODY bool optimizer_shards::is_cut(parameter_shard const& of, at::Tensor const& tensor) {

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <keel/checkpoint/tensor_slice.hpp>
 #include <keel/collective/transport.hpp>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/core/parameters.hpp>
@@ -63,6 +64,8 @@ class parameter_shards final : public unit_parameters, public std::enable_shared
 
   /// This rank's shard of a parameter, of one dimension; undefined while the parameter is whole. Write to it only between updates.
   at::Tensor shard_of(at::Tensor const& parameter) const;
+  /// What part of a parameter this rank's shard is, or will be.
+  tensor_slice slice_of(at::Tensor const& parameter) const;
   /// True if a unit may shard the parameter, or has.
   bool may_shard(at::Tensor const& parameter) const { return entry_of_.count(parameter.unsafeGetTensorImpl()) > 0; }
   /// The elements of this rank's shard in a tensor with a parameter's shape, such as its average: a view if the strides are equal.

@@ -467,6 +467,11 @@ KEEL_BODY at::Tensor parameter_shards::shard_of(at::Tensor const& parameter) con
   return found == entry_of_.end() || !entries_[found->second].is_sharded ? at::Tensor() : entries_[found->second].shard;
 }
 
+KEEL_BODY tensor_slice parameter_shards::slice_of(at::Tensor const& parameter) const {
+  auto const [begin, count] = range_of(entries_[entry_of_.at(parameter.unsafeGetTensorImpl())], world_.rank());
+  return {parameter.sizes().vec(), parameter.strides().vec(), begin, count};
+}
+
 KEEL_BODY at::Tensor parameter_shards::cut(at::Tensor const& parameter, at::Tensor const& whole) const {
   auto const [begin, count] = range_of(entries_[entry_of_.at(parameter.unsafeGetTensorImpl())], world_.rank());
   return in_memory_order(whole, parameter).narrow(0, begin, count);

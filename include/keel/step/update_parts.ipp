@@ -50,10 +50,10 @@ KEEL_BODY update_parts::update_parts(torch::nn::Module& its_model, torch::optim:
                 environment.decides_on_device(parameters.device));
   if (!average || !ranks.shards_parameters()) return;
   parameter_shards const& shards = *ranks.sharded_parameters();
-  average->set_shards(
-      {.find = [this](at::Tensor const& one) { return ranks.shard_of(one); },
-       .cut = [&](at::Tensor const& one, at::Tensor const& whole) { return shards.cut(one, whole); },
-       .assemble = [&](at::Tensor const& one, at::Tensor const& shard) { return shards.assemble(one, shard); }});
+  average->set_shards({.find = [this](at::Tensor const& one) { return ranks.shard_of(one); },
+                       .cut = [&](at::Tensor const& one, at::Tensor const& whole) { return shards.cut(one, whole); },
+                       .assemble = [&](at::Tensor const& one, at::Tensor const& shard) { return shards.assemble(one, shard); },
+                       .slice = [&](at::Tensor const& one) { return shards.slice_of(one); }});
   ranks.set_gathered_hook([this] { average->follow_shards(); });
 }
 

@@ -33,5 +33,7 @@ int verify_checkpoints(std::vector<std::filesystem::path> const& paths);
 int show_checkpoint(std::filesystem::path const& path);
 /// Returns 0 if the checkpoints are equal, 1 if they differ.
 int diff_checkpoints(std::filesystem::path const& first, std::filesystem::path const& second);
+/// Writes the weights of a checkpoint, or of a run directory's newest or best one, as one safetensors file. Returns 0.
+int merge_checkpoint(std::filesystem::path const& from, std::filesystem::path const& file, bool best, bool averaged);
 
 }  // namespace keel::tools

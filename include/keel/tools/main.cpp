@@ -82,6 +82,14 @@ int main(int count, char** words) {
   diff->add_option("FIRST", first, "a checkpoint, or a run directory for its newest")->required();
   diff->add_option("SECOND", second, "the other one")->required();
   diff->callback([&] { status = keel::tools::diff_checkpoints(first, second); });
+  bool is_best = false, is_averaged = false;
+  auto* const merge =
+      checkpoint->add_subcommand("merge", "writes the weights as one safetensors file, also those that ranks wrote in slices");
+  merge->add_option("FROM", first, "a checkpoint, or a run directory for its newest")->required();
+  merge->add_option("FILE", second, "the file to write")->required();
+  merge->add_flag("--best", is_best, "of a run directory: its best checkpoint");
+  merge->add_flag("--averaged", is_averaged, "the moving average in place of the parameters");
+  merge->callback([&] { status = keel::tools::merge_checkpoint(first, second, is_best, is_averaged); });
 
   try {
     program.parse(count, words);

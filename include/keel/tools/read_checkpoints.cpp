@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <keel/checkpoint/load_weights.hpp>
 #include <keel/checkpoint/safetensors.hpp>
 #include <keel/checkpoint/store.hpp>
 #include <keel/checkpoint/verify.hpp>
@@ -191,6 +192,14 @@ int diff_checkpoints(fs::path const& first, fs::path const& second) {
                diff_tensors("state", a.tensors, b.tensors);
   std::printf(different == 0 ? "the same\n" : "%d differences\n", different);
   return different == 0 ? 0 : 1;
+}
+
+int merge_checkpoint(fs::path const& from, fs::path const& file, bool best, bool averaged) {
+  if (fs::exists(file)) throw file_error("E02", file.string() + " exists. Name another file, or remove it.");
+  tensor_map const weights = read_weights(from, {.best = best, .averaged = averaged});
+  save_safetensors(file, weights);
+  std::printf("%s: %zu tensors, %.1f MB\n", file.c_str(), weights.size(), static_cast<double>(fs::file_size(file)) / 1e6);
+  return 0;
 }
 
 }  // namespace keel::tools

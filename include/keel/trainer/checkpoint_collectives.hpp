@@ -62,18 +62,13 @@ class checkpoint_collectives {
 
   /// The ranks that write a checkpoint.
   enum class writers : unsigned char { rank0, all };
-  /// Gathers a checkpoint from the snapshots that `make` returns. With writers::rank0 rank 0 gets all of it; with writers::all each rank
-  /// gets the portion that it writes. Only rank 0 gets the model. Sets the buffers of `model` to those of rank 0. The full tensors of the
-  /// sharded optimizers in `trained` are gathered on the rank that writes them. If `make` throws on one rank, all throw: nonfinite_error
-  /// (N13) if it was one, else world_error (E25). Throws world_error (E26), which names a tensor that differs from rank 0's.
-  snapshot gather(std::function<snapshot()> const& make, std::vector<trained_optimizer> const& trained,
-                  torch::nn::Module const& model, writers who) const;
+  /// Makes a checkpoint from the snapshots that `make` returns. With writers::all each rank gets the portion that it writes: its slices of
+  /// divided tensors, and some of the others; rank 0 has the model's. With writers::rank0 rank 0 gets all of it, and joins divided tensors,
+  /// one at a time. Sets the buffers of `model` to those of rank 0. If `make` throws on one rank, all throw: nonfinite_error (N13) if it was
+  /// one, else world_error (E25). Throws world_error (E26), which names a tensor that differs from rank 0's.
+  snapshot gather(std::function<snapshot()> const& make, torch::nn::Module const& model, writers who) const;
 
  private:
-  /// Keeps the tensors that this rank writes, and drops the others. `rank_for(bytes)` returns the rank that writes the next tensor.
-  void partition_tensors(tensor_map& of_optimizers, std::vector<trained_optimizer> const& trained,
-                         std::function<int(std::uint64_t)> const& rank_for) const;
-
   world_of_ranks world_;
 };
 

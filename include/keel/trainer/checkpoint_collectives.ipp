@@ -12,6 +12,7 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <keel/checkpoint/read_checkpoint.hpp>
 #include <keel/checkpoint/snapshot.hpp>
 #include <keel/checkpoint/write_checkpoint.hpp>
@@ -27,6 +28,8 @@
 #include <keel/shard/shared_buffers.hpp>
 #include <keel/trainer/checkpoint_collectives.hpp>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -35,6 +38,8 @@
 namespace keel::detail::inline KEEL_MODE {
 
 inline constexpr char const* part_of_ranks = "ranks";
+/// In the state: names of state tensors that are divided among the ranks, so that no rank has one of its own.
+inline constexpr char const* part_of_divided = "divided";
 
 inline nlohmann::json list_tensor_forms(tensor_map const& tensors) {
   nlohmann::json all = nlohmann::json::array();
@@ -92,6 +97,85 @@ inline void require_finite(tensor_map const& tensors, std::vector<std::string> c
         throw broken_rule<nonfinite_error, rule::N13>(name + " is not finite");
     }
   }
+}
+
+/// Moves the tensors that are divided, or those that are not, to the result.
+inline tensor_map take_tensors(tensor_map& from, slice_map const& slices, bool are_divided) {
+  tensor_map taken;
+  for (auto at = from.begin(); at != from.end();) {
+    auto const next = std::next(at);
+    if ((slices.count(at->first) > 0) == are_divided) taken.insert(from.extract(at));
+    at = next;
+  }
+  return taken;
+}
+
+/// Throws world_error (E26) unless all ranks have the same optimizer tensors, and divide the same tensors. Collective.
+inline void require_same_tensors(world_of_ranks const& world, snapshot const& content) {
+  std::string names;
+  for (auto const& [name, tensor] : content.optimizer) names += name + "\n";
+  for (slice_map const* const slices : {&content.model_slices, &content.optimizer_slices, &content.tensor_slices}) {
+    for (auto const& [name, slice] : *slices) names += "divided " + name + "\n";
+  }
+  if (!world.combine(reduce::min{}, broadcast_string(world, names, 0) == names))
+    throw world_error(
+        "E26",
+        "the ranks no longer have the same optimizer state. Freeze, add and remove the same parameters, and call the same "
+        "units, on all ranks.");
+}
+
+/// Replaces this rank's slices by whole tensors on rank 0, and removes them on the others. Collective.
+inline void join_on_rank0(world_of_ranks const& world, tensor_map& tensors, slice_map& slices) {
+  if (slices.empty()) return;
+  at::NoGradGuard const no_grad;
+  at::Tensor const own = at::zeros({static_cast<std::int64_t>(slices.size()), 2}, at::kLong);
+  std::int64_t row = 0;
+  for (auto const& [name, slice] : slices) {
+    own[row][0] = slice.begin;
+    own[row++][1] = slice.count;
+  }
+  at::Tensor const all = all_gather(world, own);
+  auto const* const ranges = all.data_ptr<std::int64_t>();
+  auto const rows = static_cast<std::int64_t>(slices.size());
+  // By the rank's tensor: names that share it share the whole.
+  std::unordered_map<c10::TensorImpl const*, at::Tensor> joined;
+  row = 0;
+  for (auto& [name, slice] : slices) {
+    auto const range_of = [&](int rank) { return ranges + 2 * (rank * rows + row); };
+    at::Tensor const values = tensors.at(name);
+    auto const [known, is_first] = joined.try_emplace(values.unsafeGetTensorImpl());
+    if (is_first) {
+      std::int64_t longest = 0;
+      for (int rank = 0; rank < world.size(); ++rank) longest = std::max(longest, range_of(rank)[1]);
+      at::Tensor const padded = at::zeros({longest}, values.options().requires_grad(false));
+      padded.narrow(0, 0, slice.count).copy_(values);
+      at::Tensor const of_all = all_gather(world, padded);
+      std::vector<slice_values> parts;
+      for (int rank = 0; rank < world.size(); ++rank) {
+        tensor_slice part = slice;
+        part.begin = range_of(rank)[0];
+        part.count = range_of(rank)[1];
+        parts.push_back({part, of_all[rank].narrow(0, 0, part.count)});
+      }
+      if (world.rank() == 0) known->second = join_slices(parts);
+    }
+    ++row;
+    if (world.rank() == 0) {
+      tensors[name] = known->second;
+    } else {
+      tensors.erase(name);
+    }
+  }
+  slices.clear();
+}
+
+/// Removes slices without elements: files contain none.
+inline void drop_empty_slices(tensor_map& tensors, slice_map& slices) {
+  std::erase_if(slices, [&](auto const& one) {
+    if (one.second.count > 0) return false;
+    tensors.erase(one.first);
+    return true;
+  });
 }
 
 inline bool is_not_finite(std::exception const& thrown) {
@@ -176,33 +260,7 @@ KEEL_BODY bool checkpoint_collectives::broadcast_checkpoint(std::function<bool(s
   return true;
 }
 
-KEEL_BODY void checkpoint_collectives::partition_tensors(tensor_map& of_optimizers,
-                                                         std::vector<trained_optimizer> const& trained,
-                                                         std::function<int(std::uint64_t)> const& rank_for) const {
-  tensor_map replicated = std::move(of_optimizers);
-  of_optimizers.clear();
-  for (trained_optimizer const& one : trained) {
-    if (one.shards == nullptr) continue;
-    std::string const prefix = one.prefix();
-    tensor_map own;
-    for (auto at = replicated.begin(); at != replicated.end();) {
-      if (!at->first.starts_with(prefix)) {
-        ++at;
-        continue;
-      }
-      own.emplace(at->first.substr(prefix.size()), at->second);
-      at = replicated.erase(at);
-    }
-    one.shards->gather_full_tensors(own, *one.parameters, rank_for);
-    for (auto const& [name, tensor] : own) of_optimizers.emplace(prefix + name, tensor);
-  }
-  require_replicas(world_, "the optimizer's", replicated);
-  std::erase_if(replicated, [&](auto const& one) { return rank_for(bytes_of(one.second)) != world_.rank(); });
-  of_optimizers.merge(replicated);
-}
-
-KEEL_BODY snapshot checkpoint_collectives::gather(std::function<snapshot()> const& make,
-                                                  std::vector<trained_optimizer> const& trained, torch::nn::Module const& model,
+KEEL_BODY snapshot checkpoint_collectives::gather(std::function<snapshot()> const& make, torch::nn::Module const& model,
                                                   writers who) const {
   if (!is_shared()) return make();
   snapshot content;
@@ -214,6 +272,9 @@ KEEL_BODY snapshot checkpoint_collectives::gather(std::function<snapshot()> cons
   try {
     buffers.prepare({&model});
     content = make();
+    // Each rank has other elements of them.
+    tensor_map divided = content.model;
+    require_finite(take_tensors(divided, content.model_slices, true), content.finite);
     text = text_of(content.state);
   } catch (std::exception const& one) {
     thrown = std::current_exception();
@@ -231,16 +292,37 @@ KEEL_BODY snapshot checkpoint_collectives::gather(std::function<snapshot()> cons
   }
   buffers.verify_sizes(world_);
   buffers.share(world_);
-  require_replicas(world_, "the parameter or buffer", content.model);
-  require_finite(content.model, content.finite);
-  // Rank 0 writes the model. The rank with the fewest bytes so far writes the next tensor.
+  require_same_tensors(world_, content);
+  std::vector<std::string> divided_state;
+  for (auto const& [name, slice] : content.tensor_slices) divided_state.push_back(name);
+  tensor_map model_of_all = take_tensors(content.model, content.model_slices, false);
+  require_replicas(world_, "the parameter or buffer", model_of_all);
+  require_finite(model_of_all, content.finite);
+  // Rank 0 writes what is whole of the model. Of the optimizer, the rank with the fewest bytes so far writes the next tensor.
   std::vector<std::uint64_t> bytes(static_cast<std::size_t>(world_.size()));
-  for (auto const& [name, tensor] : content.model) bytes.front() += bytes_of(tensor);
-  partition_tensors(content.optimizer, trained, [&](std::uint64_t more) {
+  for (auto const& [name, tensor] : model_of_all) bytes.front() += bytes_of(tensor);
+  if (owns_checkpoints()) {
+    content.model.merge(model_of_all);
+  } else {
+    content.finite.clear();
+  }
+  tensor_map optimizer_of_all = take_tensors(content.optimizer, content.optimizer_slices, false);
+  require_replicas(world_, "the optimizer's", optimizer_of_all);
+  std::erase_if(optimizer_of_all, [&](auto const& one) {
     auto const least = who == writers::rank0 ? bytes.begin() : std::min_element(bytes.begin(), bytes.end());
-    *least += more;
-    return static_cast<int>(least - bytes.begin());
+    *least += bytes_of(one.second);
+    return least - bytes.begin() != world_.rank();
   });
+  content.optimizer.merge(optimizer_of_all);
+  for (auto const& [tensors, slices] : {std::pair(&content.model, &content.model_slices),
+                                        {&content.optimizer, &content.optimizer_slices},
+                                        {&content.tensors, &content.tensor_slices}}) {
+    if (who == writers::rank0) {
+      join_on_rank0(world_, *tensors, *slices);
+    } else {
+      drop_empty_slices(*tensors, *slices);
+    }
+  }
   nlohmann::json const first = nlohmann::json::parse(broadcast_string(world_, text, 0));
   nlohmann::json others = nlohmann::json::array();
   tensor_map of_others;
@@ -257,10 +339,8 @@ KEEL_BODY snapshot checkpoint_collectives::gather(std::function<snapshot()> cons
   }
   if (owns_checkpoints()) {
     content.state[part_of_ranks] = std::move(others);
+    if (!divided_state.empty()) content.state[part_of_divided] = divided_state;
     content.tensors.merge(of_others);
-  } else {
-    content.model.clear();
-    content.finite.clear();
   }
   return content;
 }
@@ -275,6 +355,8 @@ KEEL_BODY bool select_rank_state(snapshot& content, int rank) {
   if (!content.state.is_object() || !content.state.contains(part_of_ranks)) return has_it;
   nlohmann::json const others = std::move(content.state.at(part_of_ranks));
   content.state.erase(part_of_ranks);
+  auto const divided = content.state.value(part_of_divided, std::set<std::string>());
+  content.state.erase(part_of_divided);
   if (has_it && rank > 0) content.state = content.state.patch(others.at(static_cast<std::size_t>(rank) - 1));
   std::string const own = rank_prefix(rank);
   tensor_map tensors;
@@ -282,6 +364,7 @@ KEEL_BODY bool select_rank_state(snapshot& content, int rank) {
     bool const is_of_a_rank = name.starts_with("ranks/");
     if (has_it && rank > 0) {
       if (name.starts_with(own)) tensors.emplace(name.substr(own.size()), tensor);
+      if (divided.count(name) > 0) tensors.emplace(name, tensor);
     } else if (!is_of_a_rank) {
       tensors.emplace(name, tensor);
     }

@@ -354,6 +354,8 @@ KEEL_BODY snapshot checkpoint_manager::before_update(random_snapshot const& rand
   config const present = current_config();
   snapshot content = take_snapshot(present, models_.model(), models_.trained(), parts());
   progress_.cursor = now;
+  if (!content.model_slices.empty())
+    throw error("E12", "it would need the parameters that keel::shard::zero<3> has on other ranks");
   content.generation = rollbacks_.generation();
   content.attempt = progress_.record.attempts;
   // Save it even though values may be non-finite: the purpose of this snapshot is to reproduce a non-finite update.
@@ -460,10 +462,9 @@ KEEL_BODY void checkpoint_manager::save_collectively(save_reason reason, std::op
       can_all_ranks_write_ = all_can && all_seen;
     }
     bool const all_write = *can_all_ranks_write_;
-    auto const whole = models_.gather_parameters();
     using writers = checkpoint_collectives::writers;
-    snapshot const content = ranks_.gather([&] { return take_snapshot_now(produced_by_attempt); }, models_.trained(),
-                                           models_.model(), all_write ? writers::all : writers::rank0);
+    snapshot const content = ranks_.gather([&] { return take_snapshot_now(produced_by_attempt); }, models_.model(),
+                                           all_write ? writers::all : writers::rank0);
     int const ranks = all_write ? ranks_.size() : 1;
     using std::chrono::milliseconds;
     milliseconds const short_while(2000), long_while = std::max(ranks_.timeout() / 2, short_while);

@@ -14,6 +14,7 @@
 #include <keel/checkpoint/snapshot.hpp>
 #include <keel/checkpoint/state_part.hpp>
 #include <keel/checkpoint/store.hpp>
+#include <keel/checkpoint/tensor_slice.hpp>
 #include <keel/checkpoint/trained_optimizer.hpp>
 #include <keel/config/describe.hpp>
 #include <keel/core/version.hpp>
@@ -22,6 +23,7 @@
 #include <keel/lora/lora.hpp>
 #include <keel/shard/optimizer_shards.hpp>
 #include <keel/trainer/options.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <type_traits>
@@ -272,12 +274,32 @@ inline void require_same_parts(std::vector<trained_optimizer> const& trained, nl
 
 namespace keel::inline KEEL_MODE {
 
-/// Takes a snapshot of the run in the form that a checkpoint stores. The tensors alias those of the run. For a sharded optimizer they are
-/// this rank's shards.
+/// Returns the model's tensors by name; of parameters that shard::zero<3> shards, this rank's shards, and their slices.
+inline tensor_map live_model_tensors(torch::nn::Module& model, std::vector<trained_optimizer> const& trained,
+                                     slice_map& slices) {
+  tensor_map tensors;
+  for (auto const& item : model.named_parameters()) {
+    at::Tensor value;
+    for (trained_optimizer const& one : trained) {
+      detail::parameter_shards const* const units = one.shards != nullptr ? one.shards->of_units() : nullptr;
+      if (units == nullptr || units->are_all_gathered()) continue;
+      value = units->shard_of(item.value());
+      if (!value.defined()) continue;
+      slices.emplace(item.key(), units->slice_of(item.value()));
+      break;
+    }
+    tensors.emplace(item.key(), value.defined() ? value : item.value().detach());
+  }
+  for (auto const& item : model.named_buffers()) tensors.emplace(item.key(), item.value().detach());
+  return tensors;
+}
+
+/// Takes a snapshot of the run in the form that a checkpoint stores. The tensors alias those of the run. Those that are divided among ranks
+/// are this rank's slices.
 inline snapshot take_snapshot(config const& value, torch::nn::Module& model, std::vector<trained_optimizer> const& trained,
                               std::vector<state_part> const& parts) {
   snapshot content;
-  content.model = model_tensors(model);
+  content.model = live_model_tensors(model, trained, content.model_slices);
   content.state["frozen"] = nlohmann::json::array();
   for (auto const& item : model.named_parameters()) {
     if (item.value().requires_grad()) {
@@ -296,11 +318,15 @@ inline snapshot take_snapshot(config const& value, torch::nn::Module& model, std
     detail::optimizer_shards::scope const shards(one.shards);
     save_optimizer(*one.optimizer, *one.parameters, object, tensors);
     // The prefix separates optimizers that train the same parameters one after the other.
-    for (auto& [name, tensor] : tensors) content.optimizer.emplace(one.prefix() + name, tensor);
+    for (auto& [name, tensor] : tensors) {
+      auto const slice = one.shards != nullptr ? one.shards->slice_of(name, tensor, *one.parameters) : std::nullopt;
+      if (slice) content.optimizer_slices.emplace(one.prefix() + name, *slice);
+      content.optimizer.emplace(one.prefix() + name, tensor);
+    }
     if (!one.name.empty()) content.state["recipes"][one.name] = detail::slots_to_json(one.value, slots{});
   }
   for (state_part const& part : parts) {
-    state_writer writer(content.state["run"][part.name], content.tensors, std::string(part.name) + ".");
+    state_writer writer(content.state["run"][part.name], content.tensors, std::string(part.name) + ".", &content.tensor_slices);
     part.write(writer);
   }
   return content;

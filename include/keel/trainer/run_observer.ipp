@@ -151,7 +151,9 @@ KEEL_BODY void run_observer::incident(event::incident const& event, run_part con
       // Omit sharded moments: a replay makes no update and does not need them.
       for (trained_optimizer const& one : models_.trained()) {
         if (one.shards == nullptr) continue;
-        std::erase_if(content.optimizer, [&](auto const& entry) { return entry.first.starts_with(one.prefix()); });
+        auto const is_of_part = [&](auto const& entry) { return entry.first.starts_with(one.prefix()); };
+        std::erase_if(content.optimizer, is_of_part);
+        std::erase_if(content.optimizer_slices, is_of_part);
         content.state[nlohmann::json::json_pointer(places_of(one.name).optimizer + "/state")] = nlohmann::json::object();
       }
       add_incident(content, event, description);
