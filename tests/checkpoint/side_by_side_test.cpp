@@ -14,6 +14,7 @@
 #include <keel/checkpoint/store.hpp>
 #include <keel/checkpoint/verify.hpp>
 #include <keel/collective/in_process.hpp>
+#include <keel/recompute/unit.hpp>
 
 #include "../collective/rank_error_messages.hpp"
 #include "../support.hpp"
@@ -29,9 +30,9 @@ template <class Shard, class How>
 struct saving_of : keel::recipe<Shard, every<2_steps, How, keel::checkpoint::keep<2>>, keel::nonfinite::skip<5>, keel::ema<0.9>> {
   static constexpr bool divides = !std::is_same_v<Shard, keel::shard::replicate>;
 };
-using synchronous = saving_of<keel::shard::zero<1>, keel::checkpoint::synchronous>;
+using synchronous = saving_of<keel::shard::zero<3>, keel::checkpoint::synchronous>;
 using of_replicas = saving_of<keel::shard::replicate, keel::checkpoint::synchronous>;
-using asynchronous = saving_of<keel::shard::zero<1>, keel::checkpoint::asynchronous>;
+using asynchronous = saving_of<keel::shard::zero<3>, keel::checkpoint::asynchronous>;
 
 /// What happens to the calls of one rank's disk that concern checkpoints.
 struct disk_plan {
@@ -118,8 +119,9 @@ ended train(keel::world_of_ranks const& world, std::filesystem::path const& dire
       x.push_back(made.first);
       y.push_back(made.second);
     }
-    return at::mse_loss(model->forward(at::cat(x)), at::cat(y));
+    return at::mse_loss(keel::unit(model, at::cat(x)), at::cat(y));
   });
+  auto const whole = run.gather_parameters();
   return {copies_of(model->parameters()), own.calls.clone(), at::rand({2}), run.updates()};
 }
 
@@ -187,7 +189,11 @@ TEST_CASE("each rank writes its portion of a checkpoint, which holds what rank 0
     for (auto const& one : std::filesystem::directory_iterator(std::filesystem::path(by_first) / "checkpoints"))
       CHECK(names_in(one.path()) == files_of_three({}));
     CHECK(names_in(newest(together)) ==
-          files_of_three({"optimizer-1.safetensors", "optimizer-2.safetensors", "state-1.safetensors", "state-2.safetensors"}));
+          files_of_three(tried::divides
+                             ? std::set<std::string>{"model-1.safetensors", "model-2.safetensors", "optimizer-1.safetensors",
+                                                     "optimizer-2.safetensors", "state-1.safetensors", "state-2.safetensors"}
+                             : std::set<std::string>{"optimizer-1.safetensors", "optimizer-2.safetensors", "state-1.safetensors",
+                                                     "state-2.safetensors"}));
     // Each element of a tensor is in one file. Of tensors that are not divided rank 0, which has the model, has the least.
     std::set<std::string> tensors;
     std::vector<std::uint64_t> bytes;
@@ -336,26 +342,37 @@ TEST_CASE("a file of a rank that is gone or damaged is named, and the run goes o
   }
 }
 
-TEST_CASE("of a checkpoint that rank 0 reads, each other rank keeps its shares of the optimizer's state as they come") {
-  keel::run_in_process(3, [](keel::world_of_ranks const& world) {
-    auto const model = make_small(3, 0.0);
+TEST_CASE("of a checkpoint that ranks read together, each keeps its slices, at any number of ranks") {
+  scratch_directory const directory;
+  auto const make = [] { return make_small(3, 0.0); };
+  keel::tensor_map whole;
+  {
+    auto const model = make();
+    for (auto const& one : model->named_parameters())
+      whole[one.key() + ".exp_avg"] = at::arange(one.value().numel(), at::kFloat).view(one.value().sizes());
+    whole["other.exp_avg"] = at::ones({7});
+    keel::snapshot content;
+    content.optimizer = whole;
+    keel::file_system files;
+    keel::detail::write_checkpoint(files, directory, 0, false, content);
+  }
+  keel::run_in_process(3, [&](keel::world_of_ranks const& world) {
+    auto const model = make();
     keel::adamw optimizer(model->parameters(), 0.05);
     keel::parameter_list const parameters = keel::collect_parameters(*model, optimizer);
     keel::detail::optimizer_shards shares(world, optimizer, parameters);
-    keel::tensor_map whole;
-    for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {
-      at::Tensor const& one = parameters.tensors[i];
-      whole[parameters.names[i] + ".exp_avg"] = at::arange(one.numel(), at::kFloat).view(one.sizes());
-    }
-    whole["other.exp_avg"] = at::ones({7});
+    keel::file_system files;
     keel::snapshot content;
     std::string source;
-    auto const find = [&](keel::snapshot& to, std::string& from) {
-      to.optimizer = whole;
+    auto const find = [&](keel::checkpoint_store::reader const& read, keel::snapshot& to, std::string& from) {
+      to = read(directory.path());
       from = "a checkpoint";
       return true;
     };
-    REQUIRE(keel::detail::checkpoint_collectives(world).broadcast_checkpoint(find, {{"", &optimizer, &parameters, {}, &shares}}, content, source));
+    auto const choose = [&](nlohmann::json const&) -> keel::detail::slice_choice {
+      return [&](std::string const&, std::string const& name, std::vector<std::int64_t> const&) { return shares.slice_of(name, parameters); };
+    };
+    REQUIRE(keel::detail::checkpoint_collectives(world).find_checkpoint(find, files, choose, content, source));
     CHECK(source == "a checkpoint");
     CHECK(content.optimizer.size() == whole.size());
     CHECK(same_bits(content.optimizer.at("other.exp_avg"), whole.at("other.exp_avg")));

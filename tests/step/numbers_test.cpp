@@ -165,6 +165,10 @@ TEST_CASE("finite double gradients of norm 2e200 are clipped to the limit and no
 }
 
 TEST_CASE("the norm of a gradient with holes has the same bits for any number of threads") {
+  if (is_thread_sanitized) {
+    WARN("SKIPPED: ThreadSanitizer does not see that OpenMP's threads wait for each other");
+    return;
+  }
   at::manual_seed(3);
   std::vector<at::Tensor> const tensors = {at::randn({1003, 2000}).slice(1, 0, 2000, 2), at::randn({999, 3, 501}).slice(1, 0, 2)};
   int const before = at::get_num_threads();

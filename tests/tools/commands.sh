@@ -41,6 +41,9 @@ answers 0 'whole: update 6' checkpoint verify "$folder/run"
 answers 0 'written by    keel' checkpoint show "$folder/run"
 answers 0 'the same' checkpoint diff "$folder/run" "$folder/run/checkpoints/step-000000006"
 answers 1 'differences' checkpoint diff "$folder/run" "$folder/other"
+answers 0 'tensors' checkpoint merge "$folder/run" "$folder/merged.safetensors"
+answers 2 'merged.safetensors exists' checkpoint merge "$folder/run" "$folder/merged.safetensors"
+answers 2 'no moving average' checkpoint merge "$folder/run" "$folder/averaged.safetensors" --averaged
 printf 'x' | dd of="$folder/other/checkpoints/step-000000006/model.safetensors" bs=1 seek=100 conv=notrunc 2>/dev/null
 answers 1 'DAMAGED' checkpoint verify "$folder/run" "$folder/other"
 answers 2 'holds no checkpoint' checkpoint verify "$folder"

@@ -14,14 +14,14 @@ namespace keel::inline KEEL_MODE {
 /// that is newer. Returns false if there are no checkpoints. Does not skip a checkpoint of another recipe or model, because the
 /// directory then belongs to another run. Throws checkpoint_error (E05) if all checkpoints are damaged.
 template <class Store, class Apply, class OnDamaged>
-bool load_newest_valid(Store& store, Apply&& apply, OnDamaged&& on_damaged) {
+bool load_newest_valid(Store& store, Apply&& apply, OnDamaged&& on_damaged, checkpoint_store::reader const& read = {}) {
   auto const found = store.newest_first();
   std::string damage;
   std::vector<checkpoint_id> damaged;
   for (checkpoint_id const& id : found) {
     std::string const source = store.path_of(id).string();
     try {
-      apply(store.load(id), source);
+      apply(store.load(id, read), source);
       store.remove_abandoned(id);
       // If all checkpoints are damaged, none is renamed.
       for (checkpoint_id const& one : damaged) store.set_aside(one);

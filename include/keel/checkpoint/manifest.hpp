@@ -70,9 +70,13 @@ inline nlohmann::json json_of(file_record const& record) {
   if (record.header_checksum.empty()) return entry;
   entry["header"] = record.header_checksum;
   entry["tensors"] = record.tensor_checksums;
-  for (auto const& [name, slice] : record.slices)
-    entry["slices"][name] = {
-        {"shape", slice.sizes}, {"strides", slice.strides}, {"begin", slice.begin}, {"count", slice.count}};
+  for (auto const& [name, slice] : record.slices) {
+    // There are as many as ranks and tensors: one list of numbers.
+    std::vector<std::int64_t> numbers{slice.begin, slice.count};
+    numbers.insert(numbers.end(), slice.sizes.begin(), slice.sizes.end());
+    numbers.insert(numbers.end(), slice.strides.begin(), slice.strides.end());
+    entry["slices"][name] = numbers;
+  }
   return entry;
 }
 /// Throws nlohmann::json::exception if `entry` does not have the structure that json_of writes.
@@ -85,10 +89,14 @@ inline file_record record_of_json(nlohmann::json const& entry) {
     record.tensor_checksums = entry.at("tensors").get<std::map<std::string, std::string>>();
   }
   if (entry.contains("slices")) {
-    using numbers = std::vector<std::int64_t>;
-    for (auto const& [name, slice] : entry["slices"].items())
-      record.slices.emplace(name, tensor_slice{slice.at("shape").get<numbers>(), slice.at("strides").get<numbers>(),
-                                               slice.at("begin").get<std::int64_t>(), slice.at("count").get<std::int64_t>()});
+    for (auto const& [name, slice] : entry["slices"].items()) {
+      auto const numbers = slice.get<std::vector<std::int64_t>>();
+      // find_slice_error() reports a list of another length.
+      std::size_t const dimensions = std::max<std::size_t>(numbers.size() / 2, 1) - 1;
+      tensor_slice read{{}, {}, slice.at(0).get<std::int64_t>(), slice.at(1).get<std::int64_t>()};
+      for (std::size_t i = 2; i < numbers.size(); ++i) (i < 2 + dimensions ? read.sizes : read.strides).push_back(numbers[i]);
+      record.slices.emplace(name, std::move(read));
+    }
   }
   return record;
 }

@@ -22,6 +22,7 @@
 #include <keel/core/file_system.hpp>
 #include <keel/json/text.hpp>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -72,15 +73,31 @@ struct tensor_checksum_verifier {
   }
 };
 
-inline tensor_map read_tensors(file_system& files, std::filesystem::path const& directory, char const* name,
+/// Throws checkpoint_error (E05) unless the file contains the slices that the manifest lists.
+inline void require_slices(safetensors_header const& header, file_record const& expected, std::filesystem::path const& path) {
+  std::set<std::string> found;
+  for (safetensors_entry const& entry : header.entries) {
+    auto const slice = expected.slices.find(entry.name);
+    if (slice != expected.slices.end() && entry.shape == std::vector<std::int64_t>{slice->second.count})
+      found.insert(entry.name);
+  }
+  for (auto const& [name, slice] : expected.slices) {
+    auto const alias = header.metadata.find(std::string(safetensors_alias) + name);
+    if (found.count(name) == 0 && (alias == header.metadata.end() || found.count(alias->second) == 0))
+      throw_damaged_checkpoint(path, "does not contain the slice of " + shown_name(name) + " that manifest.json lists");
+  }
+}
+
+inline tensor_map read_tensors(file_system& files, std::filesystem::path const& directory, std::string const& name,
                                manifest const& all) {
   auto const path = directory / name;
-  auto const& expected = record_of(all, directory, name);
+  auto const& expected = record_of(all, directory, name.c_str());
   std::uint64_t const size = verify_size(files, path, expected);
   auto const file = files.open_for_read(path);
   auto opened = open_safetensors(files, file, path, size);
   if (checksum_of(opened.text) != expected.header_checksum)
     throw_damaged_checkpoint(path, "is corrupted: the checksum of its header differs from manifest.json");
+  require_slices(opened.header, expected, path);
   auto const read_at = [&](char* to, std::size_t count, std::uint64_t offset) {
     if (files.read_at(file, path, to, count, opened.data_begin + offset) != count)
       throw_damaged_checkpoint(path, "was truncated while it was read");
@@ -115,6 +132,13 @@ inline std::vector<std::string> checkpoint_file_names(manifest const& all) {
   return names;
 }
 
+/// Returns the names of the files with the tensors of this content: "model", "optimizer" or "state".
+inline std::vector<std::string> tensor_file_names(manifest const& all, std::string const& content) {
+  std::vector<std::string> names = checkpoint_file_names(all);
+  std::erase_if(names, [&](std::string const& name) { return content_of_file(name) != content || name.ends_with(".json"); });
+  return names;
+}
+
 /// The prefix of the state tensors of a rank above 0 in a snapshot.
 inline std::string rank_prefix(int rank) { return "ranks/" + std::to_string(rank) + "/"; }
 
@@ -130,11 +154,8 @@ inline void read_tensors_into(tensor_map& to, slices_of_tensors& slices, file_sy
                               std::filesystem::path const& directory, std::string const& name, manifest const& all,
                               std::string const& prefix) {
   auto const& record = record_of(all, directory, name.c_str());
-  for (auto& [tensor, values] : read_tensors(files, directory, name.c_str(), all)) {
+  for (auto& [tensor, values] : read_tensors(files, directory, name, all)) {
     if (auto const slice = record.slices.find(tensor); slice != record.slices.end()) {
-      if (values.dim() != 1 || values.numel() != slice->second.count)
-        throw_damaged_checkpoint(directory / name,
-                                 "contains a slice of " + shown_name(tensor) + " with another length than in manifest.json");
       slices[tensor].push_back({slice->second, std::move(values)});
     } else if (!to.emplace(prefix + tensor, std::move(values)).second) {
       throw_damaged_checkpoint(directory / name,
@@ -156,24 +177,25 @@ inline at::Tensor join_slices(std::vector<slice_values> const& parts) {
 /// Joins the slices of each tensor and adds it. Names that share their slices share the tensor.
 inline void join_all_slices(tensor_map& to, slices_of_tensors slices, std::filesystem::path const& directory) {
   at::NoGradGuard const no_grad;
-  std::map<std::vector<c10::TensorImpl const*>, at::Tensor> joined;
+  std::map<std::vector<c10::TensorImpl const*>, std::vector<std::string>> names_of;
   for (auto& [name, parts] : slices) {
     std::sort(parts.begin(), parts.end(), [](auto const& a, auto const& b) { return a.slice.begin < b.slice.begin; });
-    std::vector<tensor_slice> forms;
     std::vector<c10::TensorImpl const*> handles;
-    bool is_one_dtype = true;
     for (auto const& [slice, values] : parts) {
-      forms.push_back(slice);
       handles.push_back(values.unsafeGetTensorImpl());
-      is_one_dtype = is_one_dtype && values.scalar_type() == parts.front().values.scalar_type();
+      if (values.scalar_type() != parts.front().values.scalar_type())
+        throw_damaged_checkpoint(directory, "cannot be read: the slices of " + shown_name(name) + " have different dtypes");
     }
-    std::string const wrong = is_one_dtype ? find_slice_error(std::move(forms)) : "has slices of different dtypes";
-    if (!wrong.empty() || to.count(name) > 0)
-      throw_damaged_checkpoint(directory, "cannot be read: its tensor " + shown_name(name) + " " +
-                                              (wrong.empty() ? "is there whole and in slices" : wrong));
-    at::Tensor& whole = joined[handles];
-    if (!whole.defined()) whole = join_slices(parts);
-    to.emplace(name, whole);
+    names_of[handles].push_back(name);
+  }
+  for (auto const& [handles, names] : names_of) {
+    at::Tensor const whole = join_slices(slices.at(names.front()));
+    for (std::string const& name : names) {
+      if (!to.emplace(name, whole).second)
+        throw_damaged_checkpoint(directory, "cannot be read: it contains " + shown_name(name) + " whole and in slices");
+      // Before the next one is joined, so that no more than one tensor is in memory twice.
+      slices.at(name).clear();
+    }
   }
 }
 
@@ -182,8 +204,7 @@ inline tensor_map read_content(file_system& files, std::filesystem::path const& 
                                std::string const& content) {
   tensor_map tensors;
   slices_of_tensors slices;
-  for (auto const& [name, record] : all.files) {
-    if (content_of_file(name) != content || record.header_checksum.empty()) continue;
+  for (std::string const& name : tensor_file_names(all, content)) {
     int const rank = parse_rank_of_file(name);
     read_tensors_into(tensors, slices, files, directory, name, all,
                       rank > 0 && content == "state" ? rank_prefix(rank) : std::string());
@@ -196,7 +217,12 @@ inline tensor_map read_content(file_system& files, std::filesystem::path const& 
 inline void require_complete_slices(std::filesystem::path const& directory, manifest const& all) {
   std::map<std::string, std::vector<tensor_slice>> slices;
   for (auto const& [name, record] : all.files) {
-    for (auto const& [tensor, slice] : record.slices) slices[content_of_file(name) + " " + tensor].push_back(slice);
+    for (auto const& [tensor, slice] : record.slices) {
+      // An element has a byte at least, so that memory for the tensor is no more than that of its files.
+      if (slice.count > 0 && static_cast<std::uint64_t>(slice.count) > record.bytes)
+        throw_damaged_checkpoint(directory / name, "is smaller than its slice of " + shown_name(tensor) + " in manifest.json");
+      slices[content_of_file(name) + " " + tensor].push_back(slice);
+    }
   }
   for (auto const& [tensor, parts] : slices) {
     if (std::string const wrong = find_slice_error(parts); !wrong.empty())

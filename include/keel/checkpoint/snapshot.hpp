@@ -21,7 +21,7 @@ struct snapshot {
   tensor_map model;
   tensor_map optimizer;
   tensor_map tensors;  ///< tensors of `state`
-  // Those of which this has a slice only, as a rank's portion of a checkpoint has. A checkpoint that was read has none.
+  // Those of which this has a slice only: in a rank's portion of a checkpoint, and of what ranks read together.
   slice_map model_slices, optimizer_slices, tensor_slices;
   nlohmann::json state;
   std::int64_t generation = 0;      ///< rollbacks of the run so far; a later generation is newer even at a lower update

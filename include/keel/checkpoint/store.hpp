@@ -5,7 +5,8 @@
 //     state.safetensors      random state and other tensors
 //     state.json             recipe, counters, schedule, scaler, data cursor, optimizer options
 //     manifest.json          sizes and checksums of all other files and their tensors, and the versions that wrote them
-// With sharded writes, each rank but rank 0 adds two files (keel/checkpoint/rank_files.hpp).
+// With several ranks, each but rank 0 adds two or three files (keel/checkpoint/rank_files.hpp). Tensors that are divided among ranks are in
+// slices there, which readers join (keel/checkpoint/tensor_slice.hpp).
 // A save writes to a temporary directory, syncs every file and the directory, renames it, and syncs the parent. Only then are
 // older checkpoints removed, so a kill at any time leaves at least as many good checkpoints as before. Only checkpoints whose
 // manifest identifies this run are removed, and only the files above. Any other file in such a directory is kept, in
@@ -19,6 +20,7 @@
 #include <functional>
 #include <keel/core/file_system.hpp>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -134,9 +136,13 @@ class checkpoint_store {
   /// Removes checkpoints that a rollback to `newest` abandoned, if a kill interrupted their removal.
   void remove_abandoned(checkpoint_id const& newest);
 
+  /// Reads a checkpoint from its directory, as read_checkpoint does.
+  using reader = std::function<snapshot(path const&)>;
   /// Loads and verifies one checkpoint (keel/checkpoint/snapshot.hpp). Throws checkpoint_error (E05) on any difference from the
   /// manifest.
-  snapshot load(checkpoint_id const& id);
+  snapshot load(checkpoint_id const& id, reader const& read = {});
+  /// Loads and verifies the state of a checkpoint, without its tensors. Throws as load().
+  nlohmann::json load_state(checkpoint_id const& id);
 
  private:
   /// Returns the manifest, or nullopt if it is damaged or belongs to another update.

@@ -97,6 +97,7 @@ KEEL_BODY saved_checkpoint checkpoint_store::commit_checkpoint(pending_checkpoin
   saved_checkpoint saved;
   saved.path = path_of(id);
   discard_on_failure(opened, [&] {
+    detail::require_complete_slices(opened.directory, *opened.written);
     saved.bytes = detail::write_manifest(files_, opened.directory, *opened.written);
     // A finished checkpoint of this name is moved aside, not removed, so that put_back can restore it after a kill between the
     // renames.
@@ -169,9 +170,15 @@ KEEL_BODY void checkpoint_store::remove_abandoned(checkpoint_id const& newest) {
   remove(leave);
 }
 
-KEEL_BODY snapshot checkpoint_store::load(checkpoint_id const& id) {
+KEEL_BODY nlohmann::json checkpoint_store::load_state(checkpoint_id const& id) {
+  manifest const all = read_manifest(path_of(id), files_);
+  detail::require_matching_name(path_of(id), all);
+  return detail::read_state(files_, path_of(id), all);
+}
+
+KEEL_BODY snapshot checkpoint_store::load(checkpoint_id const& id, reader const& read) {
   detail::require_matching_name(path_of(id), read_manifest(path_of(id), files_));
-  return read_checkpoint(path_of(id), files_);
+  return read ? read(path_of(id)) : read_checkpoint(path_of(id), files_);
 }
 
 KEEL_BODY std::optional<manifest> checkpoint_store::look_at(checkpoint_id const& id) {

@@ -21,7 +21,14 @@ struct tensor_slice {
   std::int64_t begin = 0;             ///< the first element
   std::int64_t count = 0;
 
-  bool has_same_tensor(tensor_slice const& other) const { return sizes == other.sizes && strides == other.strides; }
+  /// True if both are slices of the same tensor. The strides of dimensions of size 1 mean nothing.
+  bool has_same_tensor(tensor_slice const& other) const {
+    if (sizes != other.sizes || strides.size() != sizes.size() || other.strides.size() != sizes.size()) return false;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      if (sizes[i] > 1 && strides[i] != other.strides[i]) return false;
+    }
+    return true;
+  }
 };
 
 /// The slices in a tensor_map, by the same names.
@@ -33,7 +40,8 @@ namespace keel::detail::inline KEEL_MODE {
 
 /// The number of elements of the whole tensor; nullopt if sizes and strides are not those of dense memory.
 inline std::optional<std::int64_t> count_elements(tensor_slice const& of) {
-  if (of.sizes.size() != of.strides.size()) return std::nullopt;
+  constexpr std::size_t most_dimensions = 64;  // LibTorch's iterators reject more
+  if (of.sizes.size() != of.strides.size() || of.sizes.size() > most_dimensions) return std::nullopt;
   std::vector<std::pair<std::int64_t, std::int64_t>> dimensions;
   std::int64_t elements = 1;
   for (std::size_t i = 0; i < of.sizes.size(); ++i) {

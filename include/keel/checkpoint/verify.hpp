@@ -36,7 +36,7 @@ inline std::vector<std::string> find_damage(std::filesystem::path const& directo
       if (expected.header_checksum.empty()) {
         detail::read_state(files, directory, all);
       } else {
-        detail::read_tensors(files, directory, name.c_str(), all);
+        detail::read_tensors(files, directory, name, all);
       }
     });
   }

@@ -54,6 +54,11 @@ class checkpoint_file {
 /// Throws nonfinite_error (N13) if a tensor named in `finite`, which is sorted, is not finite.
 inline file_record write_tensors(file_system& files, std::filesystem::path const& path, tensor_map const& tensors,
                                  slice_map const& slices, std::vector<std::string> const& finite = {}) {
+  for (auto const& [name, slice] : slices) {
+    at::Tensor const& values = tensors.at(name);
+    if (values.dim() != 1 || values.numel() != slice.count)
+      throw data_error("E05", "the slice of " + shown_name(name) + " has another length than its range");
+  }
   safetensors_writer const writer(tensors, {});
   checkpoint_file file(files, path);
   file.write(writer.header().data(), writer.header().size());
@@ -121,7 +126,11 @@ inline void write_files(file_system& files, std::filesystem::path const& directo
 
 /// Writes the manifest, the last file. Returns the total size of all files in bytes.
 inline std::uint64_t write_manifest(file_system& files, std::filesystem::path const& directory, manifest const& all) {
-  std::uint64_t bytes = write_text(files, directory / "manifest.json", manifest_text(all)).bytes;
+  std::string const text = manifest_text(all);
+  if (text.size() > file_system::longest_text)
+    throw file_error("E02", (directory / "manifest.json").string() + " would have " + std::to_string(text.size()) +
+                                " bytes, more than keel reads. Save on fewer ranks.");
+  std::uint64_t bytes = write_text(files, directory / "manifest.json", text).bytes;
   for (auto const& [name, record] : all.files) bytes += record.bytes;
   files.sync_directory(directory);
   return bytes;

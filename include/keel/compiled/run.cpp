@@ -17,6 +17,7 @@
 #include <keel/profile/recorded_profile.ipp>
 #include <keel/timeout/run_watchdog.ipp>
 #include <keel/trainer/checkpoint_collectives.ipp>
+#include <keel/trainer/collective_reader.ipp>
 #include <keel/trainer/deferred_parts.ipp>
 #include <keel/trainer/describe_run.ipp>
 #include <keel/trainer/evaluator.ipp>

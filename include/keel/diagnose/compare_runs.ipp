@@ -12,7 +12,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <keel/checkpoint/safetensors.hpp>
+#include <keel/checkpoint/load_weights.hpp>
 #include <keel/checkpoint/store.hpp>
 #include <keel/core/file_system.hpp>
 #include <keel/diagnose/compare_runs.hpp>
@@ -130,9 +130,7 @@ KEEL_BODY void add_weights(run_comparison& to, std::filesystem::path const& a, s
     if (std::find(in_b.begin(), in_b.end(), update) != in_b.end()) to.checkpoint = update;
   }
   if (!to.checkpoint) return;
-  auto const weights = [&](checkpoint_store& store) {
-    return load_safetensors(store.path_of_update(*to.checkpoint) / "model.safetensors").tensors;
-  };
+  auto const weights = [&](checkpoint_store& store) { return read_weights(store.path_of_update(*to.checkpoint)); };
   for (auto const& [name, squares] : squares_by_layer(weights(of_a), weights(of_b))) {
     auto const [difference, whole] = squares;
     to.layers.push_back({name, difference == 0.0 ? 0.0 : std::sqrt(difference) / std::sqrt(std::max(whole, 1e-300))});

@@ -124,6 +124,9 @@ class moving_average {
         if (auto const slice = slice_of(i)) archive.set_slice(name.c_str(), *slice);
       }
       archive(name.c_str(), average);
+      // Saved before the parameter was sharded.
+      if (average.defined() && slice_of(i) && average.sizes() == whole_[i].sizes())
+        average = shards_.cut(whole_[i], average).clone();
       bool const fits =
           average.defined() && average.sizes() == averages_[i].sizes() && average.scalar_type() == averages_[i].scalar_type();
       if (!fits) {

@@ -206,7 +206,7 @@ inline constexpr row_without_predicate rules_without_predicate[] = {
      "state that is offloaded is offloaded in shares"},
     {"Z14", decided::never, "", "a sum of gradients waits for no parameter that a rank does not use",
      "layers that only some ranks use, and layers that are frozen between updates, are added up where any rank has a gradient"},
-    {"Z20", decided::never, "", "reading a parameter that is sharded throws; gather_parameters() and checkpoints gather",
+    {"Z20", decided::never, "", "reading a parameter that is sharded throws; gather_parameters() gathers",
      "a parameter that is read outside of its unit is an error that names it and the unit, whatever reads it"},
     {"Z22", decided::never, "",
      "replicas are compared bit by bit with every save: E26 names the parameter and the rank that drifted",

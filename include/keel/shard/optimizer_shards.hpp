@@ -70,16 +70,13 @@ class optimizer_shards {
   void require_no_full_state() const;
 
   // `named`: the parameters, with their names in the checkpoint.
-  /// Returns of which full tensor `tensor`, from save_optimizer called inside a scope, is this rank's shard; nullopt for a tensor that all
-  /// ranks have.
-  std::optional<tensor_slice> slice_of(std::string const& name, at::Tensor const& tensor, parameter_list const& named) const;
+  /// Returns what part of the tensor `name` of a checkpoint this rank has if it has the shape of its parameter; nullopt for other tensors.
+  std::optional<tensor_slice> slice_of(std::string const& name, parameter_list const& named) const;
   /// The shards of parameters that units gather; null but under zero<3>.
   parameter_shards* of_units() const { return of_units_; }
   /// Replaces full tensors by this rank's shards, for load_optimizer inside a scope; leaves shards as they are. Throws checkpoint_error
   /// (E05) for a tensor whose shape is not its parameter's.
   void cut(tensor_map& tensors, parameter_list const& named, std::string const& source) const;
-  /// Replaces one full tensor by this rank's shard. Leaves any other tensor unchanged, and does not throw for a wrong shape.
-  void shard_if_full(std::string const& name, at::Tensor& tensor, parameter_list const& named) const;
 
  private:
   struct parameter_shard {

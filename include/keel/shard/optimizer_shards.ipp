@@ -8,9 +8,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <iterator>
 #include <keel/checkpoint/optimizer_state.hpp>
-#include <keel/collective/broadcast_string.hpp>
 #include <keel/collective/collectives.hpp>
 #include <keel/core/error.hpp>
 #include <keel/libtorch/compatibility.hpp>
@@ -251,10 +249,9 @@ KEEL_BODY optimizer_shards::parameter_shard const* optimizer_shards::shard_of_te
   return found == named.names.end() ? nullptr : &shards_[static_cast<std::size_t>(found - named.names.begin())];
 }
 
-KEEL_BODY std::optional<tensor_slice> optimizer_shards::slice_of(std::string const& name, at::Tensor const& tensor,
-                                                                 parameter_list const& named) const {
+KEEL_BODY std::optional<tensor_slice> optimizer_shards::slice_of(std::string const& name, parameter_list const& named) const {
   parameter_shard const* const one = shard_of_tensor(name, named);
-  if (one == nullptr || tensor.dim() == 0 || one->parameter.numel() == 0) return std::nullopt;
+  if (one == nullptr) return std::nullopt;
   return tensor_slice{one->parameter.sizes().vec(), one->parameter.strides().vec(), one->range.begin, one->range.count};
 }
 
@@ -266,17 +263,11 @@ KEEL_BODY at::Tensor optimizer_shards::copy_own_shard(parameter_shard const& of,
   return in_memory_order(whole, of.parameter).narrow(0, of.range.begin, of.range.count).clone();
 }
 
-KEEL_BODY void optimizer_shards::shard_if_full(std::string const& name, at::Tensor& tensor, parameter_list const& named) const {
-  at::NoGradGuard const no_grad;
-  parameter_shard const* const one = shard_of_tensor(name, named);
-  if (one != nullptr && tensor.dim() > 0 && tensor.sizes() == one->parameter.sizes()) tensor = copy_own_shard(*one, tensor);
-}
-
 KEEL_BODY void optimizer_shards::cut(tensor_map& tensors, parameter_list const& named, std::string const& source) const {
   at::NoGradGuard const no_grad;
   for (auto& [name, tensor] : tensors) {
     parameter_shard const* const one = shard_of_tensor(name, named);
-    if (one == nullptr || tensor.dim() == 0) continue;
+    if (one == nullptr) continue;
     if (tensor.sizes() == one->parameter.sizes()) {
       tensor = copy_own_shard(*one, tensor);
     } else if (!is_cut(*one, tensor)) {

@@ -155,6 +155,8 @@ class replication final : public rank_requests {
   /// True under shard::zero<3>, where units gather their parameters. All ranks then run the same units at the same time; a rank that has no
   /// such pass takes part in those of the others within agree().
   bool shards_parameters() const { return parameter_shards_ != nullptr; }
+  /// Call before parameters are written: completes the gathers that were begun. Collective.
+  void end_passes();
   /// Gathers all parameters until drop_parameters(), so that they can be read and written outside of their units. Collective, both.
   /// Throws error (E12) in a hook of micro_batch_end.
   void gather_parameters();

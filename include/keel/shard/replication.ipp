@@ -608,13 +608,17 @@ KEEL_BODY void replication::require_decided(std::string const& what) const {
                   "micro-batch yet. Read parameters and evaluate in a hook of update_end, or between micro-batches.");
 }
 
-KEEL_BODY void replication::gather_parameters() {
+KEEL_BODY void replication::end_passes() {
   if (!parameter_shards_) return;
-  require_decided("the model");
-  // Parameters that are gathered may be written.
   follow_expected();
   if (passes_.is_inside()) passes_.forget();
   passes_.leave();
+}
+
+KEEL_BODY void replication::gather_parameters() {
+  if (!parameter_shards_) return;
+  require_decided("the model");
+  end_passes();
   parameter_shards_->gather_all();
   if (!on_gathered_) return;
   try {

@@ -1,7 +1,7 @@
 // Collective operations of a run between updates, mainly for checkpoints. Shared state is stored once; random state, data position and
-// registered state are stored per rank. Rank 0 loads for all ranks, and creates, finalizes and renames a checkpoint, so a save is atomic
-// even if a rank is killed. Ranks that share rank 0's file system write in parallel; otherwise rank 0 writes everything.
-// Not supported: writing the model from several ranks, because its weights would then be spread over several files.
+// registered state are stored per rank. Rank 0 creates, finalizes and renames a checkpoint, so a save is atomic even if a rank is killed.
+// Ranks that share rank 0's file system write in parallel: their slices of what is divided among them, and a portion of the rest. Otherwise
+// rank 0 writes everything, with divided tensors joined. All ranks read a checkpoint together (collective_reader.hpp).
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -12,10 +12,11 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <keel/checkpoint/tensor_map.hpp>
-#include <keel/checkpoint/trained_optimizer.hpp>
+#include <keel/checkpoint/store.hpp>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/config/config.hpp>
+#include <keel/core/file_system.hpp>
+#include <keel/trainer/collective_reader.hpp>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -55,10 +56,13 @@ class checkpoint_collectives {
   /// The failure message of one rank, with its number; empty if all ranks passed an empty `local`.
   std::string exchange_failure_message(std::string const& local) const;
 
-  /// Broadcasts the checkpoint that `find` returns on rank 0; false if it finds none. `source`: its path. For a sharded optimizer in
-  /// `trained`, each rank keeps only its shards, so only rank 0 ever holds the full state.
-  bool broadcast_checkpoint(std::function<bool(snapshot&, std::string&)> const& find,
-                            std::vector<trained_optimizer> const& trained, snapshot& content, std::string& source) const;
+  /// Searches for a checkpoint on rank 0, by its path; false if there is none. `read` reads one, on all ranks; the one that is found must be
+  /// the last that it read.
+  using search = std::function<bool(checkpoint_store::reader const& read, snapshot& content, std::string& source)>;
+  /// Returns, by `content` and `source`, the checkpoint that `find` finds, as collective_reader reads it. False if there is none. `choose`:
+  /// as there. Throws as on_rank0() if `find` throws.
+  bool find_checkpoint(search const& find, file_system& files, std::function<slice_choice(nlohmann::json const&)> const& choose,
+                       snapshot& content, std::string& source) const;
 
   /// The ranks that write a checkpoint.
   enum class writers : unsigned char { rank0, all };

@@ -9,7 +9,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <functional>
 #include <iterator>
@@ -27,6 +26,7 @@
 #include <keel/shard/replicas.hpp>
 #include <keel/shard/shared_buffers.hpp>
 #include <keel/trainer/checkpoint_collectives.hpp>
+#include <keel/trainer/collective_reader.hpp>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <unordered_map>
@@ -38,7 +38,7 @@
 namespace keel::detail::inline KEEL_MODE {
 
 inline constexpr char const* part_of_ranks = "ranks";
-/// In the state: names of state tensors that are divided among the ranks, so that no rank has one of its own.
+/// In the state: names of state tensors that are divided among the ranks. They belong to all ranks.
 inline constexpr char const* part_of_divided = "divided";
 
 inline nlohmann::json list_tensor_forms(tensor_map const& tensors) {
@@ -48,10 +48,9 @@ inline nlohmann::json list_tensor_forms(tensor_map const& tensors) {
   return all;
 }
 
-/// Broadcasts the tensors of rank `from`. Collective. `forms` is the result of list_tensor_forms on that rank. `keep(name, tensor)` may
-/// shrink each tensor on arrival. Removes the tensors from `local` on rank `from`.
-inline tensor_map broadcast_tensor_map(world_of_ranks const& world, tensor_map& local, nlohmann::json const& forms, int from,
-                                       std::function<void(std::string const&, at::Tensor&)> const& keep = {}) {
+/// Broadcasts the tensors of rank `from`. Collective. `forms` is the result of list_tensor_forms on that rank. Removes the tensors from
+/// `local` on rank `from`.
+inline tensor_map broadcast_tensor_map(world_of_ranks const& world, tensor_map& local, nlohmann::json const& forms, int from) {
   tensor_map all;
   for (nlohmann::json const& form : forms) {
     auto const name = form.at("name").get<std::string>();
@@ -63,12 +62,7 @@ inline tensor_map broadcast_tensor_map(world_of_ranks const& world, tensor_map& 
       one =
           at::empty(form.at("sizes").get<std::vector<std::int64_t>>(), static_cast<at::ScalarType>(form.at("type").get<int>()));
     }
-    // Sent as bytes, so that every dtype of a checkpoint can be broadcast.
-    at::Tensor bytes = at::empty({static_cast<std::int64_t>(one.nbytes())}, at::kByte);
-    if (world.rank() == from && one.nbytes() > 0) std::memcpy(bytes.data_ptr(), one.data_ptr(), one.nbytes());
-    broadcast(world, bytes, from);
-    if (world.rank() != from && one.nbytes() > 0) std::memcpy(one.data_ptr(), bytes.data_ptr(), one.nbytes());
-    if (keep) keep(name, one);
+    broadcast_bytes(world, one, from);
     all.emplace(name, one);
   }
   return all;
@@ -183,6 +177,18 @@ inline bool is_not_finite(std::exception const& thrown) {
   return nonfinite != nullptr && nonfinite->id() == rule::N13::id;
 }
 
+/// What rank 0 sends to the others if it throws.
+inline nlohmann::json describe_failure(std::exception const& thrown) {
+  return {{"threw", std::string(thrown.what())}, {"is_not_finite", is_not_finite(thrown)}};
+}
+/// Throws on the other ranks if rank 0 threw.
+inline void throw_failure_of_rank0(nlohmann::json const& result) {
+  if (!result.contains("threw")) return;
+  auto const threw = result["threw"].get<std::string>();
+  if (result.at("is_not_finite").get<bool>()) throw nonfinite_error(rule::N13::id, "rank 0: " + without_id(threw));
+  throw world_error("E25", "rank 0 threw: " + threw);
+}
+
 KEEL_BODY checkpoint_collectives::checkpoint_collectives(world_of_ranks world) : world_(std::move(world)) {}
 
 KEEL_BODY nlohmann::json checkpoint_collectives::on_rank0(std::function<nlohmann::json()> const& f) const {
@@ -194,18 +200,13 @@ KEEL_BODY nlohmann::json checkpoint_collectives::on_rank0(std::function<nlohmann
       found["found"] = f();
     } catch (std::exception const& one) {
       thrown = std::current_exception();
-      found = {{"threw", std::string(one.what())}, {"is_not_finite", is_not_finite(one)}};
+      found = describe_failure(one);
     }
   }
-  auto const replace = nlohmann::json::error_handler_t::replace;
-  std::string const words = broadcast_string(world_, found.dump(-1, ' ', false, replace), 0);
+  std::string const words = broadcast_string(world_, dump_message(found), 0);
   if (thrown) std::rethrow_exception(thrown);
   found = nlohmann::json::parse(words);
-  if (found.contains("threw")) {
-    auto const threw = found["threw"].get<std::string>();
-    if (found.at("is_not_finite").get<bool>()) throw nonfinite_error(rule::N13::id, "rank 0: " + without_id(threw));
-    throw world_error("E25", "rank 0 threw: " + threw);
-  }
+  throw_failure_of_rank0(found);
   return found["found"];
 }
 
@@ -224,40 +225,49 @@ KEEL_BODY std::string checkpoint_collectives::exchange_failure_message(std::stri
   return detail::exchange_failure_message(world_, local);
 }
 
-KEEL_BODY bool checkpoint_collectives::broadcast_checkpoint(std::function<bool(snapshot&, std::string&)> const& find,
-                                                            std::vector<trained_optimizer> const& trained, snapshot& content,
-                                                            std::string& source) const {
-  if (!is_shared()) return find(content, source);
-  nlohmann::json const found = on_rank0([&]() -> nlohmann::json {
-    if (!find(content, source)) return nullptr;
-    return {{"source", source},
-            {"state", content.state},
-            {"generation", content.generation},
-            {"run", content.run},
-            {"attempt", content.attempt},
-            {"best", content.best},
-            {"model", list_tensor_forms(content.model)},
-            {"optimizer", list_tensor_forms(content.optimizer)},
-            {"tensors", list_tensor_forms(content.tensors)}};
-  });
-  if (found.is_null()) return false;
-  source = found.at("source").get<std::string>();
-  content.state = found.at("state");
-  content.generation = found.at("generation").get<std::int64_t>();
-  content.run = found.at("run").get<std::string>();
-  content.attempt = found.at("attempt").get<std::int64_t>();
-  content.best = found.at("best").get<std::vector<std::int64_t>>();
-  content.model = broadcast_tensor_map(world_, content.model, found.at("model"), 0);
-  auto const own_share = [&](std::string const& name, at::Tensor& tensor) {
-    for (trained_optimizer const& one : trained) {
-      std::string const prefix = one.prefix();
-      if (one.shards != nullptr && name.starts_with(prefix))
-        one.shards->shard_if_full(name.substr(prefix.size()), tensor, *one.parameters);
-    }
+KEEL_BODY bool checkpoint_collectives::find_checkpoint(search const& find, file_system& files,
+                                                       std::function<slice_choice(nlohmann::json const&)> const& choose,
+                                                       snapshot& content, std::string& source) const {
+  if (!is_shared())
+    return find([&](std::filesystem::path const& directory) { return read_checkpoint(directory, files); }, content, source);
+  collective_reader reader(world_, files, choose);
+  // An exception of one rank alone, while the others wait for it.
+  auto const abort_if_reading = [&](std::exception const& thrown) {
+    if (reader.is_reading()) world_.abort(first_line(thrown));
   };
-  content.optimizer = broadcast_tensor_map(world_, content.optimizer, found.at("optimizer"), 0, own_share);
-  content.tensors = broadcast_tensor_map(world_, content.tensors, found.at("tensors"), 0);
-  return true;
+  if (!owns_checkpoints()) {
+    nlohmann::json result;
+    try {
+      result = reader.follow(content);
+    } catch (std::exception const& thrown) {
+      abort_if_reading(thrown);
+      throw;
+    }
+    throw_failure_of_rank0(result);
+    if (result.at("found").is_null()) return false;
+    source = result.at("found").get<std::string>();
+    content.state = result.at("state");
+    return true;
+  }
+  nlohmann::json result{{"found", nullptr}};
+  std::exception_ptr thrown;
+  try {
+    if (find([&](std::filesystem::path const& directory) { return reader.read(directory); }, content, source))
+      result = {{"found", source}, {"state", content.state}};
+  } catch (std::exception const& one) {
+    abort_if_reading(one);
+    if (reader.is_reading()) throw;
+    thrown = std::current_exception();
+    result = describe_failure(one);
+  }
+  try {
+    reader.end(result);
+  } catch (world_error const&) {
+    // Another rank exited. The local exception is more informative.
+    if (!thrown) throw;
+  }
+  if (thrown) std::rethrow_exception(thrown);
+  return !result.at("found").is_null();
 }
 
 KEEL_BODY snapshot checkpoint_collectives::gather(std::function<snapshot()> const& make, torch::nn::Module const& model,

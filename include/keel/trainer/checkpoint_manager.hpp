@@ -175,8 +175,10 @@ class checkpoint_manager {
   /// Throws error (S05) for an optimizer that cannot be saved, and what the writer throws for such tensors.
   void require_saveable(trained_models& models);
   accepted_changes accepted(snapshot_use use) const;
-  /// Returns the optimizers for which each rank keeps only its shards while a checkpoint is broadcast.
-  std::vector<trained_optimizer> sharded_optimizers();
+  /// Returns which slices of a checkpoint with this state this rank needs. Collective.
+  slice_choice choose_slices(nlohmann::json const& state);
+  /// As checkpoint_collectives::find_checkpoint.
+  bool find_checkpoint(checkpoint_collectives::search const& find, snapshot& content, std::string& source);
 
   /// True if a buffer holds NaN or positive infinity. Negative infinity is allowed, because masks contain it.
   static bool holds_nan_or_infinity(at::Tensor const& buffer);

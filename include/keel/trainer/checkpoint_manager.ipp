@@ -462,6 +462,7 @@ KEEL_BODY void checkpoint_manager::save_collectively(save_reason reason, std::op
       can_all_ranks_write_ = all_can && all_seen;
     }
     bool const all_write = *can_all_ranks_write_;
+    models_.end_passes();
     using writers = checkpoint_collectives::writers;
     snapshot const content = ranks_.gather([&] { return take_snapshot_now(produced_by_attempt); }, models_.model(),
                                            all_write ? writers::all : writers::rank0);
@@ -573,7 +574,9 @@ KEEL_BODY void checkpoint_manager::apply(snapshot content, std::string const& so
   if (waiting) *deferred_parts_ = std::move(*waiting);
   models_.match_groups(content.state);
   config const present = current_config();
-  auto const whole = models_.gather_parameters();
+  models_.end_passes();
+  // Without slices, whole parameters are loaded, and sharded again.
+  gathered_parameters const whole = content.model_slices.empty() ? models_.gather_parameters() : gathered_parameters({});
   apply_snapshot(std::move(content), present, models_.model(), models_.trained(), parts(), source, accepted(use));
   run_id_ = run_id;
   models_.adopt_loaded_rates();
@@ -589,20 +592,52 @@ KEEL_BODY bool checkpoint_manager::visit_newest(std::function<void(snapshot, std
   if (!ranks_.is_shared()) return load_newest_valid(directory_->checkpoints(), take, on_damaged());
   snapshot content;
   std::string source;
-  auto const find = [&](snapshot& to, std::string& from) {
+  auto const find = [&](checkpoint_store::reader const& read, snapshot& to, std::string& from) {
     return load_newest_valid(
         directory_->checkpoints(), [&](snapshot one, std::string const& path) { to = std::move(one), from = path; },
-        on_damaged());
+        on_damaged(), read);
   };
-  if (!ranks_.broadcast_checkpoint(find, sharded_optimizers(), content, source)) return false;
+  if (!find_checkpoint(find, content, source)) return false;
   take(std::move(content), source);
   return true;
 }
 
-KEEL_BODY std::vector<trained_optimizer> checkpoint_manager::sharded_optimizers() {
-  // A migration needs the full tensors, as saved.
-  if (!migrations_.empty()) return {};
-  return models_.trained();
+KEEL_BODY bool checkpoint_manager::find_checkpoint(checkpoint_collectives::search const& find, snapshot& content,
+                                                   std::string& source) {
+  return ranks_.find_checkpoint(
+      find, directory_->files(), [this](nlohmann::json const& state) { return choose_slices(state); }, content, source);
+}
+
+KEEL_BODY slice_choice checkpoint_manager::choose_slices(nlohmann::json const& state) {
+  // A migration needs whole tensors, as saved.
+  if (!migrations_.empty()) return [](auto const&...) { return std::nullopt; };
+  slice_map model, states;
+  if (models_.shards_parameters()) {
+    models_.end_passes();
+    // Unfreezing changes the shards.
+    models_.match_groups(state);
+    live_model_tensors(models_.model(), models_.trained(), model);
+    nlohmann::json values;
+    tensor_map tensors;
+    state_writer writer(values, tensors, "step.", &states);
+    models_.visit(writer);
+  }
+  return [model = std::move(model), states = std::move(states), trained = models_.trained()](
+             std::string const& kind, std::string const& name,
+             std::vector<std::int64_t> const& sizes) -> std::optional<tensor_slice> {
+    std::optional<tensor_slice> found;
+    auto const find = [&](slice_map const& slices) {
+      if (auto const slice = slices.find(name); slice != slices.end()) found = slice->second;
+    };
+    if (kind == "model") find(model);
+    if (kind == "state") find(states);
+    for (trained_optimizer const& one : trained) {
+      std::string const prefix = one.prefix();
+      if (kind == "optimizer" && one.shards != nullptr && name.starts_with(prefix))
+        found = one.shards->slice_of(name.substr(prefix.size()), *one.parameters);
+    }
+    return found && found->sizes == sizes ? found : std::nullopt;
+  };
 }
 
 KEEL_BODY accepted_changes checkpoint_manager::accepted(snapshot_use use) const {
@@ -637,7 +672,7 @@ KEEL_BODY bool checkpoint_manager::load_checkpoint_of(std::int64_t update) {
   if (history.was_restarted(update, rate)) return load_newest();
   snapshot content;
   std::string source;
-  auto const find = [&](snapshot& to, std::string& from) {
+  auto const find = [&](checkpoint_store::reader const& read, snapshot& to, std::string& from) {
     auto const all = store.updates();
     if (std::find(all.begin(), all.end(), update) == all.end()) {
       std::string there;
@@ -647,11 +682,11 @@ KEEL_BODY bool checkpoint_manager::load_checkpoint_of(std::int64_t update) {
                              ". Set it to the update of an existing checkpoint, or remove the option.");
     }
     checkpoint_id const id(update, !store.exists(update));
-    to = store.load(id);
+    to = store.load(id, read);
     from = store.path_of(id).string();
     return true;
   };
-  ranks_.broadcast_checkpoint(find, sharded_optimizers(), content, source);
+  find_checkpoint(find, content, source);
   apply(std::move(content), source);
   restore_loaded_random();
   history.restarted_at.push_back(update);
@@ -680,13 +715,13 @@ KEEL_BODY bool checkpoint_manager::load_from(std::filesystem::path const& direct
   try {
     snapshot content;
     std::string source;
-    auto const find = [&](snapshot& to, std::string& from) {
+    auto const find = [&](checkpoint_store::reader const& read, snapshot& to, std::string& from) {
       detail::require_no_run_directory(directory);
-      to = read_checkpoint(directory);
+      to = read(directory);
       from = directory.string();
       return true;
     };
-    ranks_.broadcast_checkpoint(find, sharded_optimizers(), content, source);
+    find_checkpoint(find, content, source);
     apply(std::move(content), source);
   } catch (nlohmann::json::exception const& thrown) {
     throw checkpoint_error("E05", directory.string() + ": it does not contain the state of a run (" + thrown.what() +
@@ -749,17 +784,16 @@ KEEL_BODY bool checkpoint_manager::roll_back(rollback_request const& request, co
   }
   snapshot content;
   std::string source;
-  auto const find = [&](snapshot& to, std::string& from) {
+  auto const find = [&](checkpoint_store::reader const& read, snapshot& to, std::string& from) {
     auto& store = directory_->checkpoints();
-    auto found = find_checkpoint_before(store, attempts - plan.max_fault_age, before, on_damaged());
+    auto found = find_checkpoint_before(store, attempts - plan.max_fault_age, before, on_damaged(), read);
     if (!found) return false;
     to = std::move(found->second);
     to.state["found_at"] = found->first.update;
     from = store.path_of(found->first).string();
     return true;
   };
-  if (!ranks_.broadcast_checkpoint(find, sharded_optimizers(), content, source))
-    throw_rollback_limit(request, rollbacks_, "the run has no earlier checkpoint");
+  if (!find_checkpoint(find, content, source)) throw_rollback_limit(request, rollbacks_, "the run has no earlier checkpoint");
   auto const found_at = content.state.at("found_at").get<std::int64_t>();
   content.state.erase("found_at");
 

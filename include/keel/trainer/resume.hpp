@@ -270,6 +270,14 @@ inline void require_same_parts(std::vector<trained_optimizer> const& trained, nl
   }
 }
 
+/// Returns the tensors with the shapes of whole ones, for a comparison: the values of slices are not those of the result.
+inline tensor_map expand_slices(tensor_map const& tensors, slice_map const& slices) {
+  tensor_map expanded = tensors;
+  for (auto const& [name, slice] : slices)
+    expanded[name] = at::empty({}, tensors.at(name).options().device(at::kCPU)).expand(slice.sizes);
+  return expanded;
+}
+
 }  // namespace keel::detail::inline KEEL_MODE
 
 namespace keel::inline KEEL_MODE {
@@ -319,8 +327,13 @@ inline snapshot take_snapshot(config const& value, torch::nn::Module& model, std
     save_optimizer(*one.optimizer, *one.parameters, object, tensors);
     // The prefix separates optimizers that train the same parameters one after the other.
     for (auto& [name, tensor] : tensors) {
-      auto const slice = one.shards != nullptr ? one.shards->slice_of(name, tensor, *one.parameters) : std::nullopt;
-      if (slice) content.optimizer_slices.emplace(one.prefix() + name, *slice);
+      auto const slice = one.shards != nullptr ? one.shards->slice_of(name, *one.parameters) : std::nullopt;
+      if (slice && detail::count_elements(*slice)) {
+        content.optimizer_slices.emplace(one.prefix() + name, *slice);
+      } else if (slice) {
+        // It has no elements that could be divided.
+        tensor = tensor.view(slice->sizes);
+      }
       content.optimizer.emplace(one.prefix() + name, tensor);
     }
     if (!one.name.empty()) content.state["recipes"][one.name] = detail::slots_to_json(one.value, slots{});
@@ -355,9 +368,11 @@ inline void apply_snapshot(snapshot content, config const& value, torch::nn::Mod
   // Layers that a ladder rung had quantized when the checkpoint was saved are loaded in quantized form. They do not count as a different
   // model.
   auto const to_quantize = quantized_in(content.model, model);
-  tensor_map expected = model_tensors(model);
+  slice_map own_slices;
+  tensor_map const own = live_model_tensors(model, trained, own_slices);
+  tensor_map expected = detail::expand_slices(own, own_slices);
   for (auto const& [name, layer] : to_quantize) expected[name] = content.model.at(name);
-  require_same_model(expected, content.model, source);
+  require_same_model(expected, detail::expand_slices(content.model, content.model_slices), source);
   if (!accepts.all) detail::require_same_frozen(model, content, source);
   snapshot const live = take_snapshot(value, model, trained, parts);
   for (trained_optimizer const& one : trained) {
@@ -392,7 +407,8 @@ inline void apply_snapshot(snapshot content, config const& value, torch::nn::Mod
     detail::optimizer_shards::scope const shards(one.shards);
     load_optimizer(*one.optimizer, *one.parameters, object, tensors, one.name.empty() ? source : source + ", part " + one.name);
   }
-  load_model(model, content.model, source);
+  at::NoGradGuard const no_grad;
+  for (auto const& [name, tensor] : live_model_tensors(model, trained, own_slices)) tensor.copy_(content.model.at(name));
 }
 
 }  // namespace keel::inline KEEL_MODE

@@ -68,25 +68,36 @@ constexpr std::int64_t rollback_distance(config const& recipe) {
 
 /// Returns the newest valid scheduled checkpoint whose parameters were produced by attempt `attempts` or an earlier one. Prefers one saved
 /// before update `before`. Passes damaged checkpoints to `on_damaged` and skips them. Returns nullopt if every checkpoint is too recent.
+/// Reads the tensors of those that it may return only; the one that it returns is the last of them.
 template <class Store, class OnDamaged>
 std::optional<std::pair<checkpoint_id, snapshot>> find_checkpoint_before(Store& store, std::int64_t attempts,
                                                                          std::optional<std::int64_t> before,
-                                                                         OnDamaged const& on_damaged) {
-  std::optional<std::pair<checkpoint_id, snapshot>> second;
-  for (checkpoint_id const& id : store.newest_first()) {
+                                                                         OnDamaged const& on_damaged,
+                                                                         checkpoint_store::reader const& read = {}) {
+  auto const skip_if_damaged = [&](checkpoint_id const& id, auto const& act) {
     try {
-      snapshot content = store.load(id);
-      if (store.is_requested(id)) continue;
-      auto const age = content.state.value(nlohmann::json::json_pointer("/run/record/age"), std::int64_t{0});
-      if (age > attempts) continue;
-      if (!before || id.update < *before) return std::pair(id, std::move(content));
-      if (!second) second.emplace(id, std::move(content));
+      act();
     } catch (checkpoint_error const& thrown) {
       if (thrown.id() != "E05") throw;
       on_damaged(id.update, std::string(thrown.what()));
     }
+  };
+  std::vector<checkpoint_id> preferred, others;
+  for (checkpoint_id const& id : store.newest_first()) {
+    skip_if_damaged(id, [&] {
+      nlohmann::json const state = store.load_state(id);
+      auto const age = state.value(nlohmann::json::json_pointer("/run/record/age"), std::int64_t{0});
+      if (store.is_requested(id) || age > attempts) return;
+      (!before || id.update < *before ? preferred : others).push_back(id);
+    });
   }
-  return second;
+  std::optional<std::pair<checkpoint_id, snapshot>> found;
+  preferred.insert(preferred.end(), others.begin(), others.end());
+  for (checkpoint_id const& id : preferred) {
+    skip_if_damaged(id, [&] { found.emplace(id, store.load(id, read)); });
+    if (found) break;
+  }
+  return found;
 }
 
 }  // namespace keel::inline KEEL_MODE

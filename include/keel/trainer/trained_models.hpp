@@ -91,6 +91,8 @@ class trained_models {
   void require_average_swapped_out();
   /// All-gathers the full parameters of all models for the lifetime of the returned object. Collective.
   [[nodiscard]] gathered_parameters gather_parameters();
+  /// Call before parameters are written: completes gathers of units that were begun. Collective.
+  void end_passes();
   /// True if a model has shard::zero<3>.
   bool shards_parameters() const;
   /// begin_evaluation_batch(): call before each batch of an evaluation. end_evaluation(): call after the last one; a rank with fewer

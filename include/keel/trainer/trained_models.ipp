@@ -137,6 +137,10 @@ KEEL_BODY gathered_parameters trained_models::gather_parameters() {
   return gathered_parameters(std::move(steps));
 }
 
+KEEL_BODY void trained_models::end_passes() {
+  for (run_part* const one : all_) one->step().ranks().end_passes();
+}
+
 KEEL_BODY bool trained_models::shards_parameters() const {
   return std::any_of(all_.begin(), all_.end(), [](run_part const* one) { return one->step().ranks().shards_parameters(); });
 }
