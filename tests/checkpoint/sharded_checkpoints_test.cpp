@@ -13,10 +13,12 @@
 #include <keel/checkpoint/manifest.hpp>
 #include <keel/checkpoint/read_checkpoint.hpp>
 #include <keel/checkpoint/verify.hpp>
+#include <keel/trainer/checkpoint_collectives.hpp>
 #include <keel/collective/in_process.hpp>
 #include <keel/data/shuffled_batches.hpp>
 #include <keel/recompute/unit.hpp>
 
+#include "../collective/rank_error_messages.hpp"
 #include "../support.hpp"
 
 using namespace keel_test;
@@ -74,6 +76,23 @@ struct network : torch::nn::Module {
     y = y + keel::unit(narrow, y.to(at::kBFloat16)).to(at::kFloat);
     return (last(y) - x.sum(1, true)).square().mean();
   }
+};
+
+/// The files of one rank, which may see no manifest, or be unable to open a file.
+class faulty_files : public keel::file_system {
+ public:
+  explicit faulty_files(std::string hidden = "", std::string unreadable = "")
+      : hidden_(std::move(hidden)), unreadable_(std::move(unreadable)) {}
+  bool exists(path const& name) override { return name.filename() != hidden_ && file_system::exists(name); }
+  keel::file_handle open_for_read(path const& name) override {
+    if (name.filename() == unreadable_) throw keel::file_error("E02", "cannot open " + name.string() + ": Input/output error.");
+    opened.push_back(name.filename().string());
+    return file_system::open_for_read(name);
+  }
+  std::vector<std::string> opened;
+
+ private:
+  std::string hidden_, unreadable_;
 };
 
 /// Counts what is read of tensors.
@@ -214,6 +233,103 @@ TEST_CASE("each rank reads its portion of a checkpoint: together they read it on
   }
 }
 
+TEST_CASE("each slice that a rank reads has the bits of the whole tensor, at any number of ranks, in any memory order, whoever reads the files") {
+  one_thread const threads;
+  scratch_directory const saved;
+  train<saving3>(saved, 4, 4, 40);
+  auto const newest = saved.path() / "checkpoints/step-000000004";
+  keel::snapshot const whole = keel::read_checkpoint(newest);
+  // Ranges of other lengths than the saved ones, of contiguous tensors: the saved kernel has another order.
+  auto const range_of = [](std::vector<std::int64_t> const& sizes, int rank, int ranks) {
+    keel::tensor_slice slice{sizes, std::vector<std::int64_t>(sizes.size()), 0, 0};
+    std::int64_t elements = 1;
+    for (std::size_t i = sizes.size(); i-- > 0; elements *= sizes[i]) slice.strides[i] = elements;
+    slice.begin = elements * rank / ranks;
+    slice.count = elements * (rank + 1) / ranks - slice.begin;
+    return slice;
+  };
+  struct plan {
+    int ranks;
+    char const* hidden = "";
+    char const* unreadable = "";
+  };
+  for (plan const& one : {plan{1}, plan{2}, plan{3}, plan{5}, plan{4}, plan{3, "manifest.json"}, plan{4, "", "optimizer-1.safetensors"}}) {
+    INFO(one.ranks << " ranks, hidden " << one.hidden << ", unreadable " << one.unreadable);
+    keel::run_in_process(one.ranks, [&](keel::world_of_ranks const& world) {
+      bool const is_faulty = world.rank() == 1;
+      faulty_files files(is_faulty ? one.hidden : "", is_faulty ? one.unreadable : "");
+      auto const choose = [&](nlohmann::json const&) -> keel::detail::slice_choice {
+        return [&](std::string const& kind, std::string const& name, std::vector<std::int64_t> const& sizes) -> std::optional<keel::tensor_slice> {
+          if (kind == "state" && !name.starts_with("step.average.")) return std::nullopt;
+          return range_of(sizes, world.rank(), world.size());
+        };
+      };
+      keel::snapshot content;
+      std::string source;
+      auto const find = [&](keel::checkpoint_store::reader const& read, keel::snapshot& to, std::string& from) {
+        to = read(newest);
+        from = "here";
+        return true;
+      };
+      REQUIRE(keel::detail::checkpoint_collectives(world).find_checkpoint(find, files, choose, content, source));
+      CHECK(content.model.size() == whole.model.size());
+      if (world.size() == 1) return;
+      auto const compare = [&](keel::tensor_map const& parts, keel::slice_map const& slices, keel::tensor_map const& all) {
+        int divided = 0;
+        for (auto const& [name, tensor] : all) {
+          INFO(name);
+          if (name.starts_with("ranks/")) continue;
+          auto const found = slices.find(name);
+          REQUIRE(parts.count(name) == 1);
+          if (found == slices.end()) {
+            CHECK(same_bits(parts.at(name), tensor));
+            continue;
+          }
+          ++divided;
+          CHECK(same_bits(parts.at(name), tensor.contiguous().view({-1}).narrow(0, found->second.begin, found->second.count)));
+        }
+        CHECK(divided > 5);
+      };
+      compare(content.model, content.model_slices, whole.model);
+      compare(content.optimizer, content.optimizer_slices, whole.optimizer);
+      compare(content.tensors, content.tensor_slices, whole.tensors);
+      bool const by_rank0 = *one.hidden != '\0';
+      if (by_rank0 && world.rank() > 0)
+        CHECK(std::none_of(files.opened.begin(), files.opened.end(), [](std::string const& name) { return name.ends_with(".safetensors"); }));
+      if (*one.unreadable != '\0' && world.rank() == 0)
+        CHECK(std::count(files.opened.begin(), files.opened.end(), one.unreadable) == 1);
+    });
+  }
+}
+
+TEST_CASE("a file that no rank can read ends a search with its name, on all ranks") {
+  one_thread const threads;
+  scratch_directory const saved;
+  train<saving3>(saved, 2, 4, 6);
+  auto const newest = saved.path() / "checkpoints/step-000000004";
+  auto const messages = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
+    faulty_files files("", "optimizer-1.safetensors");
+    keel::snapshot content;
+    std::string source;
+    auto const find = [&](keel::checkpoint_store::reader const& read, keel::snapshot& to, std::string&) { return to = read(newest), true; };
+    auto const choose = [](nlohmann::json const&) -> keel::detail::slice_choice { return [](auto const&...) { return std::nullopt; }; };
+    keel::detail::checkpoint_collectives(world).find_checkpoint(find, files, choose, content, source);
+  });
+  for (auto const& one : messages) CHECK(one.find("optimizer-1.safetensors: Input/output error") != std::string::npos);
+  auto const thrown = rank_error_messages(3, [&](keel::world_of_ranks const& world) {
+    keel::file_system files;
+    keel::snapshot content;
+    std::string source;
+    auto const find = [&](keel::checkpoint_store::reader const& read, keel::snapshot& to, std::string&) { return to = read(newest), true; };
+    auto const choose = [&](nlohmann::json const&) -> keel::detail::slice_choice {
+      if (world.rank() == 1) throw keel::data_error("E05", "this rank cannot choose");
+      return [](auto const&...) { return std::nullopt; };
+    };
+    keel::detail::checkpoint_collectives(world).find_checkpoint(find, files, choose, content, source);
+  });
+  for (auto const& one : thrown) CHECK(one.find("this rank cannot choose") != std::string::npos);
+}
+
 TEST_CASE("a flipped bit in a checkpoint of slices is found by its file and tensor, and the run resumes from the one before") {
   one_thread const threads;
   scratch_directory const saved;
@@ -308,5 +424,6 @@ TEST_CASE("weights of slices are read whole, and merge into one file") {
   CHECK(same_bits(copies_of(other.trained()), run.parameters));
   network averaged(24);
   keel::load_weights(averaged, saved, {.averaged = true});
-  CHECK_FALSE(same_bits(copies_of(averaged.trained()), run.parameters));
+  CHECK(same_bits(copies_of(averaged.trained()), run.averages));
+  CHECK_FALSE(same_bits(run.averages, run.parameters));
 }

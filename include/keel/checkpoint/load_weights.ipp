@@ -95,27 +95,35 @@ inline tensor_map weights_of_checkpoint(std::filesystem::path const& directory, 
   return weights;
 }
 
+/// Returns the checkpoint or file that `from` names.
+inline std::filesystem::path resolve_weights(std::filesystem::path const& from, weights_choice const& choice) {
+  file_system files;
+  if (files.exists(from / "checkpoints")) return chosen_checkpoint(from, choice);
+  if (!files.exists(from / "manifest.json") && (choice.best || choice.averaged))
+    throw error("E12", from.string() +
+                           " is neither a run directory nor a checkpoint, so it has no best checkpoint and no average. Load it "
+                           "without a weights_choice.");
+  if (!files.exists(from))
+    throw file_error("E02", from.string() + " does not exist. Name a run directory, a checkpoint, or a safetensors file.");
+  return from;
+}
+
+inline tensor_map read_weights_of(std::filesystem::path const& source, weights_choice const& choice) {
+  if (file_system().exists(source / "manifest.json")) return weights_of_checkpoint(source, choice.averaged);
+  return (source.extension() == ".json" ? load_sharded_safetensors(source) : load_safetensors(source)).tensors;
+}
+
 }  // namespace keel::detail::inline KEEL_MODE
 
 namespace keel::inline KEEL_MODE {
 
 KEEL_BODY tensor_map read_weights(std::filesystem::path const& from, weights_choice const& choice) {
-  file_system files;
-  bool const is_run = files.exists(from / "checkpoints");
-  bool const is_directory = is_run || files.exists(from / "manifest.json");
-  if (!is_directory && (choice.best || choice.averaged))
-    throw error("E12", from.string() +
-                           " is neither a run directory nor a checkpoint, so it has no best checkpoint and no average. Load it "
-                           "without a weights_choice.");
-  if (is_directory)
-    return detail::weights_of_checkpoint(is_run ? detail::chosen_checkpoint(from, choice) : from, choice.averaged);
-  if (!files.exists(from))
-    throw file_error("E02", from.string() + " does not exist. Name a run directory, a checkpoint, or a safetensors file.");
-  return (from.extension() == ".json" ? load_sharded_safetensors(from) : load_safetensors(from)).tensors;
+  return detail::read_weights_of(detail::resolve_weights(from, choice), choice);
 }
 
 KEEL_BODY void load_weights(torch::nn::Module& model, std::filesystem::path const& from, weights_choice const& choice) {
-  load_model(model, read_weights(from, choice), from.string());
+  auto const source = detail::resolve_weights(from, choice);
+  load_model(model, detail::read_weights_of(source, choice), source.string());
 }
 
 }  // namespace keel::inline KEEL_MODE

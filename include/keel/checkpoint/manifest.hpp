@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <iterator>
 #include <keel/checkpoint/checksum.hpp>
 #include <keel/checkpoint/tensor_slice.hpp>
 #include <keel/core/error.hpp>
 #include <keel/json/text.hpp>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -71,10 +73,11 @@ inline nlohmann::json json_of(file_record const& record) {
   entry["header"] = record.header_checksum;
   entry["tensors"] = record.tensor_checksums;
   for (auto const& [name, slice] : record.slices) {
-    // There are as many as ranks and tensors: one list of numbers.
-    std::vector<std::int64_t> numbers{slice.begin, slice.count};
-    numbers.insert(numbers.end(), slice.sizes.begin(), slice.sizes.end());
-    numbers.insert(numbers.end(), slice.strides.begin(), slice.strides.end());
+    // A string, which takes one line: there are as many as ranks and tensors.
+    std::string numbers = std::to_string(slice.begin) + " " + std::to_string(slice.count);
+    for (auto const* const list : {&slice.sizes, &slice.strides}) {
+      for (std::int64_t const one : *list) numbers += " " + std::to_string(one);
+    }
     entry["slices"][name] = numbers;
   }
   return entry;
@@ -90,11 +93,13 @@ inline file_record record_of_json(nlohmann::json const& entry) {
   }
   if (entry.contains("slices")) {
     for (auto const& [name, slice] : entry["slices"].items()) {
-      auto const numbers = slice.get<std::vector<std::int64_t>>();
-      // find_slice_error() reports a list of another length.
+      std::istringstream text(slice.get<std::string>());
+      std::vector<std::int64_t> const numbers(std::istream_iterator<std::int64_t>(text), {});
+      // check_slices() reports a list of another length.
+      tensor_slice read;
       std::size_t const dimensions = std::max<std::size_t>(numbers.size() / 2, 1) - 1;
-      tensor_slice read{{}, {}, slice.at(0).get<std::int64_t>(), slice.at(1).get<std::int64_t>()};
       for (std::size_t i = 2; i < numbers.size(); ++i) (i < 2 + dimensions ? read.sizes : read.strides).push_back(numbers[i]);
+      if (numbers.size() >= 2) read.begin = numbers[0], read.count = numbers[1];
       record.slices.emplace(name, std::move(read));
     }
   }

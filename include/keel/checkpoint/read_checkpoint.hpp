@@ -213,21 +213,29 @@ inline tensor_map read_content(file_system& files, std::filesystem::path const& 
   return tensors;
 }
 
-/// Throws checkpoint_error (E05) unless the slices in the manifest contain each element of their tensors once.
-inline void require_complete_slices(std::filesystem::path const& directory, manifest const& all) {
+/// Calls `fail(name, what is wrong)` for a tensor of which the slices in the manifest do not contain each element once.
+template <class Fail>
+void check_slices(manifest const& all, Fail const& fail) {
   std::map<std::string, std::vector<tensor_slice>> slices;
   for (auto const& [name, record] : all.files) {
     for (auto const& [tensor, slice] : record.slices) {
+      std::string const shown = shown_name(tensor) + " (" + content_of_file(name) + ")";
       // An element has a byte at least, so that memory for the tensor is no more than that of its files.
       if (slice.count > 0 && static_cast<std::uint64_t>(slice.count) > record.bytes)
-        throw_damaged_checkpoint(directory / name, "is smaller than its slice of " + shown_name(tensor) + " in manifest.json");
-      slices[content_of_file(name) + " " + tensor].push_back(slice);
+        fail(shown, "has a slice that is larger than its file");
+      slices[shown].push_back(slice);
     }
   }
-  for (auto const& [tensor, parts] : slices) {
-    if (std::string const wrong = find_slice_error(parts); !wrong.empty())
-      throw_damaged_checkpoint(directory / "manifest.json", "is not complete: the tensor " + shown_name(tensor) + " " + wrong);
+  for (auto const& [shown, parts] : slices) {
+    if (std::string const wrong = find_slice_error(parts); !wrong.empty()) fail(shown, wrong);
   }
+}
+
+/// Throws checkpoint_error (E05) for such a tensor.
+inline void require_complete_slices(std::filesystem::path const& directory, manifest const& all) {
+  check_slices(all, [&](std::string const& name, std::string const& wrong) {
+    throw_damaged_checkpoint(directory / "manifest.json", "is not complete: the tensor " + name + " " + wrong);
+  });
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -97,7 +97,7 @@ KEEL_BODY saved_checkpoint checkpoint_store::commit_checkpoint(pending_checkpoin
   saved_checkpoint saved;
   saved.path = path_of(id);
   discard_on_failure(opened, [&] {
-    detail::require_complete_slices(opened.directory, *opened.written);
+    detail::check_slices(*opened.written, &detail::throw_unequal_slices);
     saved.bytes = detail::write_manifest(files_, opened.directory, *opened.written);
     // A finished checkpoint of this name is moved aside, not removed, so that put_back can restore it after a kill between the
     // renames.

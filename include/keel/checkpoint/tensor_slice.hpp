@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <keel/core/error.hpp>
 #include <keel/libtorch/mode.hpp>
 #include <map>
 #include <optional>
@@ -59,6 +60,7 @@ inline std::optional<std::int64_t> count_elements(tensor_slice const& of) {
 
 /// Returns what is wrong with the slices of a tensor, which must contain each element once; empty if nothing is.
 inline std::string find_slice_error(std::vector<tensor_slice> slices) {
+  if (slices.empty()) return "has no slices";
   auto const elements = count_elements(slices.front());
   if (!elements) return "has a shape that is not that of dense memory";
   std::sort(slices.begin(), slices.end(), [](auto const& a, auto const& b) { return a.begin < b.begin; });
@@ -71,6 +73,12 @@ inline std::string find_slice_error(std::vector<tensor_slice> slices) {
   }
   return next == *elements ? ""
                            : "has " + std::to_string(next) + " of its " + std::to_string(*elements) + " elements in slices";
+}
+
+/// Throws world_error (E26): the slices of the ranks are not one tensor.
+[[noreturn]] inline void throw_unequal_slices(std::string const& name, std::string const& wrong) {
+  throw world_error("E26", "the ranks do not divide " + name + " alike: it " + wrong +
+                               ". Freeze, add and remove the same parameters on all ranks.");
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

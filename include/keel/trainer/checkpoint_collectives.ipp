@@ -56,7 +56,7 @@ inline tensor_map broadcast_tensor_map(world_of_ranks const& world, tensor_map& 
     auto const name = form.at("name").get<std::string>();
     at::Tensor one;
     if (world.rank() == from) {
-      one = local.at(name).detach().to(at::kCPU).contiguous();
+      one = local.at(name).detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
       local.erase(name);
     } else {
       one =
@@ -131,6 +131,16 @@ inline void join_on_rank0(world_of_ranks const& world, tensor_map& tensors, slic
   at::Tensor const all = all_gather(world, own);
   auto const* const ranges = all.data_ptr<std::int64_t>();
   auto const rows = static_cast<std::int64_t>(slices.size());
+  row = 0;
+  for (auto const& [name, slice] : slices) {
+    std::vector<tensor_slice> parts;
+    for (int rank = 0; rank < world.size(); ++rank) {
+      auto const* const range = ranges + 2 * (rank * rows + row);
+      if (range[1] > 0) parts.push_back({slice.sizes, slice.strides, range[0], range[1]});
+    }
+    ++row;
+    if (std::string const wrong = find_slice_error(parts); !wrong.empty()) throw_unequal_slices(name, wrong);
+  }
   // By the rank's tensor: names that share it share the whole.
   std::unordered_map<c10::TensorImpl const*, at::Tensor> joined;
   row = 0;
@@ -231,18 +241,8 @@ KEEL_BODY bool checkpoint_collectives::find_checkpoint(search const& find, file_
   if (!is_shared())
     return find([&](std::filesystem::path const& directory) { return read_checkpoint(directory, files); }, content, source);
   collective_reader reader(world_, files, choose);
-  // An exception of one rank alone, while the others wait for it.
-  auto const abort_if_reading = [&](std::exception const& thrown) {
-    if (reader.is_reading()) world_.abort(first_line(thrown));
-  };
   if (!owns_checkpoints()) {
-    nlohmann::json result;
-    try {
-      result = reader.follow(content);
-    } catch (std::exception const& thrown) {
-      abort_if_reading(thrown);
-      throw;
-    }
+    nlohmann::json const result = reader.follow(content);
     throw_failure_of_rank0(result);
     if (result.at("found").is_null()) return false;
     source = result.at("found").get<std::string>();
@@ -255,8 +255,6 @@ KEEL_BODY bool checkpoint_collectives::find_checkpoint(search const& find, file_
     if (find([&](std::filesystem::path const& directory) { return reader.read(directory); }, content, source))
       result = {{"found", source}, {"state", content.state}};
   } catch (std::exception const& one) {
-    abort_if_reading(one);
-    if (reader.is_reading()) throw;
     thrown = std::current_exception();
     result = describe_failure(one);
   }

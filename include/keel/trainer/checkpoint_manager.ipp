@@ -355,7 +355,9 @@ KEEL_BODY snapshot checkpoint_manager::before_update(random_snapshot const& rand
   snapshot content = take_snapshot(present, models_.model(), models_.trained(), parts());
   progress_.cursor = now;
   if (!content.model_slices.empty())
-    throw error("E12", "it would need the parameters that keel::shard::zero<3> has on other ranks");
+    throw error("E12",
+                "under keel::shard::zero<3> a rank has only its slices of the parameters, so it cannot write an incident that "
+                "can be replayed. Use keel::shard::zero<2> to keep incidents.");
   content.generation = rollbacks_.generation();
   content.attempt = progress_.record.attempts;
   // Save it even though values may be non-finite: the purpose of this snapshot is to reproduce a non-finite update.
@@ -609,13 +611,10 @@ KEEL_BODY bool checkpoint_manager::find_checkpoint(checkpoint_collectives::searc
 }
 
 KEEL_BODY slice_choice checkpoint_manager::choose_slices(nlohmann::json const& state) {
-  // A migration needs whole tensors, as saved.
-  if (!migrations_.empty()) return [](auto const&...) { return std::nullopt; };
+  // A migration needs whole tensors, as saved; and parameters that are frozen or unfrozen have other slices then.
+  if (!migrations_.empty() || !models_.has_groups_of(state)) return [](auto const&...) { return std::nullopt; };
   slice_map model, states;
   if (models_.shards_parameters()) {
-    models_.end_passes();
-    // Unfreezing changes the shards.
-    models_.match_groups(state);
     live_model_tensors(models_.model(), models_.trained(), model);
     nlohmann::json values;
     tensor_map tensors;

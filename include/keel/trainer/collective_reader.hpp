@@ -1,6 +1,6 @@
-// Reads a checkpoint on all ranks together. Each file is read and verified once, by the rank that has the number of its writer, or by rank 0
-// if not all ranks see the directory. Its tensors are broadcast one at a time, and each rank keeps what it needs: its own slice of what is
-// divided among the ranks, at their present number, and the rest whole. Beside that a rank holds the files that it reads.
+// Reads a checkpoint on all ranks together. Each file is read and verified by one rank: that with the number of its writer, or rank 0 if not
+// all ranks see the directory, or if that rank cannot read the file. Its tensors are broadcast one at a time, and each rank keeps what it needs: its own slice of what is
+// divided among the ranks, at their present number, and the rest whole. Beside that a rank holds a file that it reads.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -48,20 +48,20 @@ class collective_reader {
       : world_(world), files_(files), choose_(std::move(choose)) {}
 
   /// Reads the checkpoint in `directory`. Call it on rank 0, while each other rank is in follow(). Throws checkpoint_error (E05) if it is
-  /// damaged, and file_error (E02) if a rank cannot read a file.
+  /// damaged, and file_error (E02) if rank 0 cannot read a file. If a rank throws anything else, all ranks throw, and the world is aborted:
+  /// on rank 0 a world_error (E25).
   snapshot read(std::filesystem::path const& directory);
   /// Call on the other ranks: takes part in what rank 0 reads until it ends the search. Returns the result of the search. `content`: the
   /// checkpoint that rank 0 read last.
   nlohmann::json follow(snapshot& content);
   /// Ends the search. Call on rank 0.
   void end(nlohmann::json const& result) const;
-  /// True while this rank reads: an exception that leaves it then is this rank's alone, and the others wait for its tensors.
-  bool is_reading() const { return is_reading_; }
 
  private:
   /// Why a file could not be read, with the id of the error; empty if it was.
   struct failure {
     std::string id = {}, message = {};
+    bool may_read_on_rank0 = false;  ///< no tensor of the file was sent yet
   };
   /// A tensor of which slices have arrived.
   struct partial_tensor {
@@ -76,17 +76,18 @@ class collective_reader {
     std::map<std::string, partial_tensor> partial = {};
     std::map<std::string, std::string> aliases = {};
   };
-  /// What this rank has read of a file that is assigned to it.
+  /// What this rank has read of a file.
   struct loaded_file {
     tensor_map tensors;
     failure failed = {};
   };
 
   failure read_together(std::filesystem::path const& directory, manifest const& all, snapshot& content);
-  failure read_content(std::filesystem::path const& directory, manifest const& all, bool by_all_ranks,
+  failure read_content(std::filesystem::path const& directory, manifest const& all, bool is_seen_by_all,
                        slice_choice const& choice, content_parts to) const;
+  loaded_file load(std::filesystem::path const& directory, manifest const& all, std::string const& name) const;
   /// Broadcasts the tensors of a file from rank `reader`, which has loaded it.
-  failure share_file(file_record const& record, std::string const& name, int reader, loaded_file& loaded,
+  failure share_file(file_record const& record, std::string const& name, int reader, loaded_file loaded,
                      slice_choice const& choice, content_parts& to) const;
   /// Keeps what is needed of a tensor, or of its slice `part`. Returns what is wrong with it; empty if nothing is.
   static std::string keep(std::string const& name, tensor_slice const* part, at::Tensor const& values,
@@ -96,7 +97,6 @@ class collective_reader {
   world_of_ranks const& world_;
   file_system& files_;
   std::function<slice_choice(nlohmann::json const&)> choose_;
-  bool is_reading_ = false;
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

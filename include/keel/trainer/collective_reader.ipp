@@ -54,10 +54,17 @@ KEEL_BODY snapshot collective_reader::read(std::filesystem::path const& director
   for (std::string const& name : checkpoint_file_names(all))
     verify_size(files_, directory / name, record_of(all, directory, name.c_str()));
   nlohmann::json const request{{"read", directory.string()}, {"manifest", manifest_text(all)}, {"state", content.state}};
-  broadcast_string(world_, dump_message(request), 0);
-  failure const failed = read_together(directory, all, content);
-  // Rank 0 has read what failed.
-  if (failed.id == "E05") throw checkpoint_error("E05", failed.message);
+  failure failed;
+  try {
+    broadcast_string(world_, dump_message(request), 0);
+    failed = read_together(directory, all, content);
+  } catch (world_error const&) {
+    throw;
+  } catch (std::exception const& thrown) {
+    // The others wait for tensors. A search must not go on.
+    world_.abort(first_line(thrown));
+    throw world_error("E25", directory.string() + " was not read: " + thrown.what());
+  }
   if (failed.id == "E02") throw file_error("E02", failed.message);
   if (failed.id == "E09") throw out_of_memory_error("E09", failed.message);
   if (!failed.id.empty()) throw checkpoint_error(failed.id, failed.message);
@@ -65,15 +72,23 @@ KEEL_BODY snapshot collective_reader::read(std::filesystem::path const& director
 }
 
 KEEL_BODY nlohmann::json collective_reader::follow(snapshot& content) {
-  for (;;) {
-    nlohmann::json request = nlohmann::json::parse(broadcast_string(world_, "", 0));
-    if (!request.contains("read")) return request;
-    std::filesystem::path const directory = request.at("read").get<std::string>();
-    content = {};
-    content.state = std::move(request.at("state"));
-    // If it fails, rank 0 decides what follows.
-    static_cast<void>(
-        read_together(directory, parse_manifest(request.at("manifest").get<std::string>(), directory.string()), content));
+  try {
+    for (;;) {
+      nlohmann::json request = nlohmann::json::parse(broadcast_string(world_, "", 0));
+      if (!request.contains("read")) return request;
+      std::filesystem::path const directory = request.at("read").get<std::string>();
+      content = {};
+      content.state = std::move(request.at("state"));
+      // If it fails, rank 0 decides what follows.
+      static_cast<void>(
+          read_together(directory, parse_manifest(request.at("manifest").get<std::string>(), directory.string()), content));
+    }
+  } catch (world_error const&) {
+    throw;
+  } catch (std::exception const& thrown) {
+    // The others wait for this rank.
+    world_.abort(first_line(thrown));
+    throw;
   }
 }
 
@@ -82,7 +97,7 @@ KEEL_BODY void collective_reader::end(nlohmann::json const& result) const { broa
 KEEL_BODY collective_reader::failure collective_reader::read_together(std::filesystem::path const& directory,
                                                                       manifest const& all, snapshot& content) {
   at::NoGradGuard const no_grad;
-  is_reading_ = true;
+  content.run = all.run;
   auto const sees = [&] {
     try {
       auto const path = directory / "manifest.json";
@@ -95,55 +110,53 @@ KEEL_BODY collective_reader::failure collective_reader::read_together(std::files
   bool const is_seen_by_all = world_.combine(reduce::min{}, world_.rank() == 0 || sees());
   slice_choice const choice = choose_(content.state);
   failure failed;
-  // Rank 0 reads again what another rank could not: only what it sees decides whether the checkpoint is damaged.
-  for (bool const by_all_ranks : {true, false}) {
-    if (by_all_ranks && !is_seen_by_all) continue;
-    for (auto const& [kind, tensors, slices] : {std::tuple("model", &content.model, &content.model_slices),
-                                                {"optimizer", &content.optimizer, &content.optimizer_slices},
-                                                {"state", &content.tensors, &content.tensor_slices}}) {
-      tensors->clear();
-      slices->clear();
-      failed = read_content(directory, all, by_all_ranks, choice, {kind, *tensors, *slices});
-      if (!failed.id.empty()) break;
-    }
-    if (failed.id.empty()) break;
+  for (auto const& [kind, tensors, slices] : {std::tuple("model", &content.model, &content.model_slices),
+                                              {"optimizer", &content.optimizer, &content.optimizer_slices},
+                                              {"state", &content.tensors, &content.tensor_slices}}) {
+    if (failed.id.empty()) failed = read_content(directory, all, is_seen_by_all, choice, {kind, *tensors, *slices});
   }
-  content.run = all.run;
-  is_reading_ = false;
   return failed;
 }
 
+KEEL_BODY collective_reader::loaded_file collective_reader::load(std::filesystem::path const& directory, manifest const& all,
+                                                                 std::string const& name) const {
+  try {
+    return {read_tensors(files_, directory, name, all)};
+  } catch (error const& thrown) {
+    return {{}, {std::string(thrown.id()), without_id(thrown.what()), true}};
+  }
+}
+
 KEEL_BODY collective_reader::failure collective_reader::read_content(std::filesystem::path const& directory,
-                                                                     manifest const& all, bool by_all_ranks,
+                                                                     manifest const& all, bool is_seen_by_all,
                                                                      slice_choice const& choice, content_parts to) const {
   auto const names = tensor_file_names(all, to.kind);
   auto const reader_of = [&](std::string const& name) {
-    return by_all_ranks ? std::max(parse_rank_of_file(name), 0) % world_.size() : 0;
+    return is_seen_by_all ? std::max(parse_rank_of_file(name), 0) % world_.size() : 0;
   };
-  // All ranks read at the same time.
-  std::map<std::string, loaded_file> loaded;
-  for (std::string const& name : names) {
-    if (reader_of(name) != world_.rank()) continue;
-    loaded_file& one = loaded[name];
-    try {
-      one.tensors = read_tensors(files_, directory, name, all);
-    } catch (error const& thrown) {
-      one.failed = {std::string(thrown.id()), without_id(thrown.what())};
-    }
-  }
-  for (std::string const& name : names) {
-    failure failed = share_file(all.files.at(name), name, reader_of(name), loaded[name], choice, to);
-    if (failed.id.empty()) continue;
-    if (failed.id == "E05" && failed.message.find(name) == std::string::npos)
-      failed.message = (directory / name).string() + " " + failed.message + ". Use an older checkpoint, and check the disk.";
-    return failed;
+  // All ranks read their first file at the same time; a later one when it is due, so that no rank holds two.
+  auto const first =
+      std::find_if(names.begin(), names.end(), [&](auto const& name) { return reader_of(name) == world_.rank(); });
+  loaded_file begun = first == names.end() ? loaded_file() : load(directory, all, *first);
+  for (auto name = names.begin(); name != names.end(); ++name) {
+    auto const share = [&](int reader, bool is_begun) {
+      loaded_file loaded = is_begun ? std::move(begun) : reader == world_.rank() ? load(directory, all, *name) : loaded_file();
+      return share_file(all.files.at(*name), *name, reader, std::move(loaded), choice, to);
+    };
+    int const reader = reader_of(*name);
+    failure failed = share(reader, name == first);
+    // Only what rank 0 sees decides whether the checkpoint is damaged.
+    if (reader > 0 && failed.may_read_on_rank0) failed = share(0, false);
+    if (failed.id == "E05" && !failed.may_read_on_rank0)
+      failed.message = (directory / *name).string() + " " + failed.message + ". Use an older checkpoint, and check the disk.";
+    if (!failed.id.empty()) return failed;
   }
   finish(to);
   return {};
 }
 
 KEEL_BODY collective_reader::failure collective_reader::share_file(file_record const& record, std::string const& name,
-                                                                   int reader, loaded_file& loaded, slice_choice const& choice,
+                                                                   int reader, loaded_file loaded, slice_choice const& choice,
                                                                    content_parts& to) const {
   bool const is_reader = world_.rank() == reader;
   nlohmann::json list;
@@ -160,7 +173,7 @@ KEEL_BODY collective_reader::failure collective_reader::share_file(file_record c
     }
   }
   list = nlohmann::json::parse(broadcast_string(world_, dump_message(list), reader));
-  if (list.contains("id")) return {list.at("id").get<std::string>(), list.at("message").get<std::string>()};
+  if (list.contains("id")) return {list.at("id").get<std::string>(), list.at("message").get<std::string>(), true};
   int const writer = std::max(parse_rank_of_file(name), 0);
   failure failed;
   for (nlohmann::json const& form : list.at("tensors")) {
@@ -171,13 +184,17 @@ KEEL_BODY collective_reader::failure collective_reader::share_file(file_record c
     if (form.contains("alias_of")) {
       auto const target = form.at("alias_of").get<std::string>();
       if (!is_of_rank || writer == world_.rank()) to.aliases.emplace(key, is_of_rank ? rank_prefix(writer) + target : target);
+      loaded.tensors.erase(tensor);
       continue;
     }
-    at::Tensor values = is_reader ? loaded.tensors.at(tensor)
-                                  : at::empty(form.at("sizes").get<std::vector<std::int64_t>>(),
-                                              static_cast<at::ScalarType>(form.at("type").get<int>()));
-    broadcast_bytes(world_, values, reader);
+    // State of one rank is sent only if that rank has not read it itself.
+    bool const is_sent = !is_of_rank || (writer != reader && writer < world_.size());
+    at::Tensor values = is_reader ? loaded.tensors.at(tensor) : at::Tensor();
     loaded.tensors.erase(tensor);
+    if (is_sent && !is_reader)
+      values =
+          at::empty(form.at("sizes").get<std::vector<std::int64_t>>(), static_cast<at::ScalarType>(form.at("type").get<int>()));
+    if (is_sent) broadcast_bytes(world_, values, reader);
     std::string wrong;
     if (!is_of_rank) {
       wrong = keep(tensor, slice == record.slices.end() ? nullptr : &slice->second, values, choice, to);

@@ -82,20 +82,21 @@ std::optional<std::pair<checkpoint_id, snapshot>> find_checkpoint_before(Store& 
       on_damaged(id.update, std::string(thrown.what()));
     }
   };
-  std::vector<checkpoint_id> preferred, others;
+  std::optional<std::pair<checkpoint_id, snapshot>> found;
+  auto const load = [&](checkpoint_id const& id) { skip_if_damaged(id, [&] { found.emplace(id, store.load(id, read)); }); };
+  std::vector<checkpoint_id> others;
   for (checkpoint_id const& id : store.newest_first()) {
+    if (found) break;
     skip_if_damaged(id, [&] {
       nlohmann::json const state = store.load_state(id);
       auto const age = state.value(nlohmann::json::json_pointer("/run/record/age"), std::int64_t{0});
       if (store.is_requested(id) || age > attempts) return;
-      (!before || id.update < *before ? preferred : others).push_back(id);
+      if (before && id.update >= *before) return others.push_back(id);
+      load(id);
     });
   }
-  std::optional<std::pair<checkpoint_id, snapshot>> found;
-  preferred.insert(preferred.end(), others.begin(), others.end());
-  for (checkpoint_id const& id : preferred) {
-    skip_if_damaged(id, [&] { found.emplace(id, store.load(id, read)); });
-    if (found) break;
+  for (checkpoint_id const& id : others) {
+    if (!found) load(id);
   }
   return found;
 }

@@ -107,6 +107,8 @@ class trained_models {
   /// Adds or removes unfrozen parameter groups so that the optimizers have the same groups as the checkpoint `state`. Stops at a group
   /// whose parameters the model does not have.
   void match_groups(nlohmann::json const& state);
+  /// True if match_groups() would change nothing.
+  bool has_groups_of(nlohmann::json const& state);
   /// Returns the rollback that a guard requested, or nullopt. Sets `by` to the recipe of the part that requested it.
   std::optional<rollback_request> take_rollback_request(config& by);
   /// The maximum age, in updates, of a fault for which a part rolls back; 0 if no part rolls back.

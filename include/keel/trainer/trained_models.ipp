@@ -251,6 +251,14 @@ KEEL_BODY void trained_models::match_groups(nlohmann::json const& state) {
   }
 }
 
+KEEL_BODY bool trained_models::has_groups_of(nlohmann::json const& state) {
+  auto const optimizers = trained();
+  return std::all_of(optimizers.begin(), optimizers.end(), [&](trained_optimizer const& one) {
+    auto const saved = groups_in(state, places_of(one.name));
+    return saved.empty() || saved.size() == one.optimizer->param_groups().size();
+  });
+}
+
 KEEL_BODY std::optional<rollback_request> trained_models::take_rollback_request(config& by) {
   std::optional<rollback_request> first;
   for (run_part* const one : all_) {
