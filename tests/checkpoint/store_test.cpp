@@ -163,7 +163,7 @@ TEST_CASE("damage names the tensor, and a manifest of another format says which 
   CHECK(words().find("the checksum of 'weight' differs") != std::string::npos);
   write_file(store.path_of(1) / "manifest.json", "{\"files\": {}, \"format\": 1}\n");
   CHECK(words().find("[E17]") == 0);
-  CHECK(words().find("has format 1, but this version of keel reads formats 2 and 3") != std::string::npos);
+  CHECK(words().find("has format 1, but this version of keel reads formats 2 to 4") != std::string::npos);
 }
 
 TEST_CASE("saved again under the same number: a kill or an error between the renames loses no checkpoint") {

@@ -251,8 +251,8 @@ class parameter_counter {
     std::int64_t const summed = narrow ? wide : bytes;
     summed_ += summed;
     largest_ = std::max(largest_, summed);
-    // Under zero<2>: four buffers, each of a 32nd, or of the largest parameter.
-    if (ranks_ > 1) sums_.sums = is_cut ? 4 * std::max(largest_, summed_ / 32) : summed_;
+    // Under zero<2>: four buffers, each of a 32nd of a rank's share, or of the largest parameter.
+    if (ranks_ > 1) sums_.sums = is_cut ? 4 * std::max(largest_, summed_ / (32 * ranks_)) : summed_;
     if (configured_.ema.decay > 0.0) sums_.average += std::max(wide, bytes);
   }
 

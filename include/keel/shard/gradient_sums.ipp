@@ -91,7 +91,7 @@ KEEL_BODY void gradient_sums::cut() {
           one.elements += round_up_to_line(tensors[i].numel());
         }
       },
-      shards_ ? shard_bucket_bytes(bytes) : sum_bucket_bytes(bytes));
+      shards_ ? shard_bucket_bytes(bytes, world_.size()) : sum_bucket_bytes(bytes));
   // The last bucket carries the flag for a rank that threw, so there must be one.
   if (buckets_.empty()) buckets_.emplace_back();
   if (shards_) {

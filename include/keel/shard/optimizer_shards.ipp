@@ -171,7 +171,7 @@ void optimizer_shards::for_each_gathered(Use const& use) const {
     }
     use(bucket, longest);
   };
-  for_each_bucket(updated, parameter_of, with_longest, has_own_gradients_ ? shard_bucket_bytes(bytes) : bucket_bytes);
+  for_each_bucket(updated, parameter_of, with_longest, shard_bucket_bytes(bytes, world_.size()));
 }
 
 KEEL_BODY element_range optimizer_shards::range_of(std::size_t index, int rank) const {

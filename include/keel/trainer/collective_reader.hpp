@@ -1,6 +1,7 @@
 // Reads a checkpoint on all ranks together. Each file is read and verified by one rank: that with the number of its writer, or rank 0 if not
-// all ranks see the directory, or if that rank cannot read the file. Its tensors are broadcast one at a time, and each rank keeps what it needs: its own slice of what is
-// divided among the ranks, at their present number, and the rest whole. Beside that a rank holds a file that it reads.
+// all ranks see the directory, or if that rank cannot read the file. Its tensors are broadcast one at a time. Each rank keeps what it needs:
+// its own slice, at the present number of ranks, of what is divided among them, and the rest whole. Beside that, a rank holds the file that
+// it reads.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
