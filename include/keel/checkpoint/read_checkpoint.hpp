@@ -220,7 +220,7 @@ void check_slices(manifest const& all, Fail const& fail) {
   for (auto const& [name, record] : all.files) {
     for (auto const& [tensor, slice] : record.slices) {
       std::string const shown = shown_name(tensor) + " (" + content_of_file(name) + ")";
-      // An element has a byte at least, so that memory for the tensor is no more than that of its files.
+      // Limits the memory that an invalid manifest can request: the size of the file is verified before the slice is read.
       if (slice.count > 0 && static_cast<std::uint64_t>(slice.count) > record.bytes)
         fail(shown, "has a slice that is larger than its file");
       slices[shown].push_back(slice);

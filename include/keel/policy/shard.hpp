@@ -7,8 +7,8 @@
 //                every backward pass, so accumulation costs as many sums as there are micro-batches. The joint norm is a sum over shards,
 //                which may round differently; without clipping and with accumulate<1>, results are bitwise those of replicate.
 //   zero<3>      also shards the parameters of each keel::unit (Rajbhandari et al. 2020, "ZeRO"), which are gathered while the unit
-//                computes, in the forward and in the backward pass. Results are bitwise those of zero<2>. Checkpoints
-//                are written and read in slices; gather_parameters() needs memory for the whole model on each rank.
+//                computes, in the forward and in the backward pass. Results are bitwise those of zero<2>. Each
+//                rank writes and reads its slices of a checkpoint; gather_parameters() needs memory for the whole model on each rank.
 // Left out: tensor, pipeline and expert parallelism, which change the model rather than the run.
 #pragma once
 
