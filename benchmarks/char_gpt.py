@@ -74,9 +74,9 @@ def make_model():
 class Training:
     """Updates of two micro-batches each; of several ranks only the second one is reduced."""
 
-    def __init__(self, model):
+    def __init__(self, model, make_optimizer=torch.optim.AdamW):
         self.model = model
-        self.optimizer = torch.optim.AdamW(model.parameters(), 2e-3, betas=(0.9, 0.95), weight_decay=0.1)
+        self.optimizer = make_optimizer(model.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=0.1)
         self.batches = [torch.randint(VOCABULARY, (ROWS, CONTEXT + 1)) for _ in range(16)]
         self.position = 0
 

@@ -5,7 +5,10 @@
 //     zero1/step          an update of shard::replicate, over one of zero<1>, which sends the parameters once more
 //     zero2/step          an update of shard::replicate, over one of zero<2>, which sends the gradients of each of two micro-batches
 //     zero3/step          an update of shard::replicate, over one of zero<3>, which also gathers each block twice in each of them
+//     zero3/overhead      a loop by hand with torch::optim::AdamW in one process, over zero<3> on one rank
+//     zero/scaling        one process with 2 threads, over two ranks with a thread each, of the slowest of zero<1>, zero<2> and zero<3>
 //     replicate/peer      Python's DistributedDataParallel on two ranks, over ours: same model, batches, optimizer; its program is ranks.py
+//     zero/peer           the same with Python's ZeroRedundancyOptimizer, over zero<1>
 //     ranks [PYTHON RANKS_PY]
 // All of them wait for a word on their standard input and take turns, so that one trains at a time. One JSON row a line.
 #include <fcntl.h>
@@ -19,7 +22,10 @@
 #include <unistd.h>
 
 #include <ATen/Parallel.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adamw.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <keel/collective/collectives.hpp>
@@ -107,6 +113,37 @@ class training {
   std::vector<at::Tensor> batches_;
   std::size_t next_ = 0;
   keel::step<recipe<Shard>> step_;
+};
+
+/// The same in a loop by hand, in one process.
+class by_hand {
+ public:
+  explicit by_hand(int ranks) : model_(size), optimizer_(model_->parameters(), torch::optim::AdamWOptions(2e-3).betas({0.9, 0.95}).weight_decay(0.1)) {
+    for (int i = 0; i < 16; ++i) batches_.push_back(at::randint(size.vocabulary, {ranks * rows, size.context + 1}));
+  }
+  double turn() {
+    return keel_benchmark::milliseconds([&] {
+             for (int i = 0; i < steps; ++i) {
+               optimizer_.zero_grad();
+               for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+                 at::Tensor const& ids = batches_[next_++ % batches_.size()];
+                 at::Tensor const logits = model_->forward(ids.slice(1, 0, size.context)).flatten(0, 1);
+                 at::Tensor const loss = at::cross_entropy_loss(logits, ids.slice(1, 1, size.context + 1).reshape({-1})) / 2;
+                 loss.backward();
+                 loss.item<double>();
+               }
+               torch::nn::utils::clip_grad_norm_(model_->parameters(), 1.0);
+               optimizer_.step();
+             }
+           }) /
+           steps;
+  }
+
+ private:
+  char_gpt::gpt model_;
+  torch::optim::AdamW optimizer_;
+  std::vector<at::Tensor> batches_;
+  std::size_t next_ = 0;
 };
 
 /// What two ranks need for a step of 20 ms of work beyond it, with and without an agreement.
@@ -245,14 +282,16 @@ int main(int count, char** words) {
   begin(2);
   ::signal(SIGPIPE, SIG_IGN);
   training<keel::shard::replicate> alone({}, 2);
+  training<keel::shard::zero<3>> alone_in_shares({}, 2);
+  by_hand hand(2);
   pair_of_ranks ours({"/proc/self/exe"});
   std::unique_ptr<pair_of_ranks> peer;
   if (count == 3) peer = std::make_unique<pair_of_ranks>(std::vector<std::string>{words[1], words[2]});
-  std::vector<double> agreements, without, of_alone, of_ours, of_shares, of_gradient_shares, of_parameter_shares, of_peer;
+  std::vector<double> agreements, without, of_alone, of_ours, of_shares, of_gradient_shares, of_parameter_shares, of_alone_in_shares, of_hand, of_peer, of_sharded_peer;
   for (int turn = -2; turn < turns; ++turn) {
     double const agreement = ours.ask("agree"), work = ours.ask("work"), one = alone.turn(), two = ours.ask("steps"), shared = ours.ask("shares"),
-                 gradients_shared = ours.ask("gradient_shares"), parameters_shared = ours.ask("parameter_shares");
-    double const theirs = peer ? peer->ask("steps") : 0.0;
+                 gradients_shared = ours.ask("gradient_shares"), parameters_shared = ours.ask("parameter_shares"), one_in_shares = alone_in_shares.turn(), one_by_hand = hand.turn();
+    double const theirs = peer ? peer->ask("steps") : 0.0, theirs_shared = peer ? peer->ask("shares") : 0.0;
     if (turn < 0) continue;
     agreements.push_back(agreement);
     without.push_back(work);
@@ -261,7 +300,10 @@ int main(int count, char** words) {
     of_shares.push_back(shared);
     of_gradient_shares.push_back(gradients_shared);
     of_parameter_shares.push_back(parameters_shared);
+    of_alone_in_shares.push_back(one_in_shares);
+    of_hand.push_back(one_by_hand);
     of_peer.push_back(theirs);
+    of_sharded_peer.push_back(theirs_shared);
   }
   using keel_benchmark::median;
   std::string const what = "the model of examples/char_gpt, " + std::to_string(4 * rows) + " rows an update in two micro-batches, AdamW, clipped; medians of " + std::to_string(turns) +
@@ -281,8 +323,16 @@ int main(int count, char** words) {
                             "ours: zero<2>; peer: replicate, both on 2 ranks with 1 thread each; " + what);
   keel_benchmark::print_row("zero3/step", median(of_parameter_shares), median(of_ours),
                             "ours: zero<3>, blocks as units; peer: replicate, both on 2 ranks with 1 thread each; " + what);
-  if (peer)
-    keel_benchmark::print_row("replicate/peer", median(of_ours), median(of_peer),
+  keel_benchmark::print_row("zero3/overhead", median(of_alone_in_shares), median(of_hand),
+                            "ours: zero<3> on one rank; peer: a loop by hand with torch::optim::AdamW, both with 2 threads; " + what);
+  double const slowest = std::max({median(of_shares), median(of_gradient_shares), median(of_parameter_shares)});
+  keel_benchmark::print_row("zero/scaling", slowest, median(of_alone),
+                            "ours: 2 ranks with 1 thread each, the slowest of zero<1>, zero<2> and zero<3>; peer: 1 process with 2 threads, the same "
+                            "global batch; " + what);
+  if (!peer) return 0;
+  keel_benchmark::print_row("replicate/peer", median(of_ours), median(of_peer),
                               "2 ranks with 1 thread each; peer: DistributedDataParallel of Python's torch; " + what);
+  keel_benchmark::print_row("zero/peer", median(of_shares), median(of_sharded_peer),
+                            "ours: zero<1>; peer: DistributedDataParallel and ZeroRedundancyOptimizer of Python's torch; " + what);
   return 0;
 }

@@ -1,3 +1,4 @@
+// unity: at global scope
 #include "support.hpp"
 
 #include <unistd.h>

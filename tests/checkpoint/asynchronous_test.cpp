@@ -4,6 +4,8 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <keel/checkpoint/optimizer_state.hpp>
+#include <keel/checkpoint/read_checkpoint.hpp>
 
 using namespace keel_test;
 using namespace keel::literals;

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <range/v3/view/iota.hpp>
 #include <range/v3/view/transform.hpp>
+#include <keel/checkpoint/cadence.hpp>
 
 using namespace keel_test;
 using namespace keel::literals;

@@ -2,6 +2,9 @@
 #include "../support.hpp"
 
 #include <algorithm>
+#include <keel/checkpoint/manifest.hpp>
+#include <keel/checkpoint/verify.hpp>
+#include <keel/checkpoint/read_checkpoint.hpp>
 
 using namespace keel_test;
 using namespace keel::literals;

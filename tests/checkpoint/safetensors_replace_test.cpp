@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "safetensors_support.hpp"
+#include <keel/core/replace_file.hpp>
 
 using namespace safetensors_test;
 

@@ -1,5 +1,6 @@
 // What is written comes back.
 #include "safetensors_support.hpp"
+#include <keel/checkpoint/safetensors_scalar_types.hpp>
 
 using namespace safetensors_test;
 

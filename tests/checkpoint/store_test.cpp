@@ -1,6 +1,8 @@
 #include "../support.hpp"
 
 #include <memory>
+#include <torch/optim/rmsprop.h>
+#include <keel/checkpoint/optimizer_state.hpp>
 
 using namespace keel_test;
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 
+#include <keel/collective/collectives.hpp>
 #include <keel/collective/in_process.hpp>
 
 #include "../collective/rank_error_messages.hpp"

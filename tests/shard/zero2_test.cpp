@@ -433,7 +433,7 @@ TEST_CASE("in the middle of an update a rank holds its share of the gradients an
     double const share = 1.0 / ranks, buffers = 4.0 / 16;
     CHECK(saved >= 1.0 - share - buffers - 0.01);
     // Besides what was held before: the buffers of each rank for gradients and parameters, and a layer's gradient.
-    CHECK(peak_of_all >= 1.0 * ranks);
+    CHECK(peak_of_all <= ranks * 3.0 / 16 + 0.1);
     CHECK(peak_of_shards <= ranks * 3.0 / 16 + 0.1);
   }
 }

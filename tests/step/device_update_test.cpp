@@ -4,6 +4,8 @@
 #include <limits>
 #include <type_traits>
 
+#include <keel/checkpoint/optimizer_state.hpp>
+
 #include "../deciding_device.hpp"
 #include "../host_reads.hpp"
 #include "../support.hpp"

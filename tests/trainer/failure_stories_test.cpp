@@ -5,6 +5,7 @@
 #include <map>
 #include <range/v3/view/iota.hpp>
 #include <range/v3/view/transform.hpp>
+#include <keel/checkpoint/optimizer_state.hpp>
 
 using namespace keel_test;
 using namespace keel::literals;

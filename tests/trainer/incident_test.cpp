@@ -1,5 +1,6 @@
 // The incidents of a run directory, and the update that they show again.
 #include "../support.hpp"
+#include <keel/checkpoint/read_checkpoint.hpp>
 
 using namespace keel_test;
 using namespace keel::literals;

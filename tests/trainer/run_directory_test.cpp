@@ -6,6 +6,7 @@
 
 #include <range/v3/view/iota.hpp>
 #include <range/v3/view/transform.hpp>
+#include <keel/trainer/run_directory.hpp>
 
 using namespace keel_test;
 using namespace keel::literals;

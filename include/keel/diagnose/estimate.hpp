@@ -251,8 +251,13 @@ class parameter_counter {
     std::int64_t const summed = narrow ? wide : bytes;
     summed_ += summed;
     largest_ = std::max(largest_, summed);
-    // Under zero<2>: four buffers, each of a 32nd of a rank's share, or of the largest parameter.
-    if (ranks_ > 1) sums_.sums = is_cut ? 4 * std::max(largest_, summed_ / (32 * ranks_)) : summed_;
+    if (is_cut) {
+      // Four buffers, each of a 32nd of a rank's share, or of the largest parameter.
+      sums_.sums = 4 * std::max(largest_, summed_ / (32 * ranks_));
+    } else if (ranks_ > 1 && gradient != summed) {
+      // Gradients of the sums' dtype are in their memory.
+      sums_.sums += summed;
+    }
     if (configured_.ema.decay > 0.0) sums_.average += std::max(wide, bytes);
   }
 

@@ -42,8 +42,6 @@ class gradient_shards {
   void finish();
   /// The sums of a bucket's flags over all ranks, after finish().
   std::vector<double> const& flags(std::size_t number) const { return buckets_[number].flags; }
-  /// True if a gradient was added to one of the first `count` buckets after these were filled.
-  bool has_late_gradient(std::size_t count) const;
 
   /// Records that a parameter has a gradient on some rank.
   void set_has_gradient(std::size_t parameter) { has_gradient_[parameter] = true; }

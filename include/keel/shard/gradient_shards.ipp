@@ -173,15 +173,6 @@ KEEL_BODY void gradient_shards::finish() {
   for (std::size_t number = 0; number < buckets_.size(); ++number) complete(number);
 }
 
-KEEL_BODY bool gradient_shards::has_late_gradient(std::size_t count) const {
-  for (std::size_t number = 0; number < count; ++number) {
-    for (std::size_t const i : buckets_[number].which) {
-      if (parameters_.tensors[i].grad().defined()) return true;
-    }
-  }
-  return false;
-}
-
 KEEL_BODY void gradient_shards::reset() {
   std::fill(is_begun_.begin(), is_begun_.end(), false);
   std::fill(has_gradient_.begin(), has_gradient_.end(), false);

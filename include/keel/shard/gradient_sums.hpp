@@ -3,8 +3,10 @@
 // them in this order, each once its gradients are complete.
 // Each bucket also carries flags of the parameters that have a gradient; the last one has a flag for a rank that threw. So no other
 // collective is needed. Reading flags on a device would synchronize the host, so there they are summed on the host, in one more collective.
-// Not supported: bucket order learned from the first backward pass. Buckets are copies of the gradients. If a backward pass adds to a
-// gradient after its bucket has started, as recomputed blocks may, this is detected and all buckets are summed again.
+// During an update gradients are views of their buckets, as with DDP's gradient_as_bucket_view: a hook moves each there in the first backward
+// pass, and later passes add to it in place. A bucket that starts releases its gradients. If a backward pass adds to one after that, as
+// recomputed blocks may, this is detected and summed in a second round.
+// Not supported: bucket order learned from the first backward pass.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -46,7 +48,9 @@ class gradient_sums {
   gradient_shards const* shards() const { return shards_ ? &*shards_ : nullptr; }
   /// Rebuilds the buckets after the list of parameters changed. Call between updates.
   void parameters_changed();
-  /// Allocates the buckets of an update; call before the ranks agree on it. Returns a checksum of the parameters that require gradients,
+  /// Call when an update begins, without gradients: those of its backward passes are moved into the buckets.
+  void begin_update();
+  /// Allocates the buckets that are missing; call before the ranks agree on an update. Returns a checksum of the parameters that require gradients,
   /// which must be equal on all ranks.
   std::int64_t prepare();
   /// Call before the last backward pass of an update: sums start during it, once `may_begin` permits it.
@@ -78,16 +82,13 @@ class gradient_sums {
     std::size_t missing = 0;  ///< parameters whose gradients are not complete
     std::unique_ptr<pending_collective> pending;
   };
-  /// Identity and version of a gradient when it was copied into its bucket.
-  struct gradient_mark {
-    void const* tensor = nullptr;
-    std::uint32_t version = 0;
-    bool operator==(gradient_mark const&) const = default;
-  };
   class ready_hook;
 
   void cut();
+  void cut_if_changed();
+  void allocate_buckets();
   void ready(std::size_t parameter) noexcept;
+  void move_into_bucket(std::size_t parameter);
   void begin_ready();
   void begin(std::size_t number, double relative, bool threw);
   void begin_even_if_failed(std::size_t number, double relative, bool threw);
@@ -97,9 +98,15 @@ class gradient_sums {
   template <class Call>
   void note_failed_collective(Call const& call);
   std::vector<bool> flags_of(std::size_t number) const;
-  void assign_sums(std::size_t number);
-  gradient_mark gradient_version_of(std::size_t parameter) const;
+  void note_summed_parameters();
+  void assign_sums();
   bool has_late_gradient(std::size_t end) const;
+  /// A second round for gradients that were added after their bucket had started. Returns false if a rank failed. Collective.
+  bool sum_late_gradients(double relative);
+  /// For each device, bytes for the largest of its buckets.
+  std::vector<at::Tensor> allocate_largest_buckets() const;
+  bool has_global_flag(std::size_t number) const;
+  void point_flags(bucket& of, at::Tensor const& sum) const;
   at::Tensor elements_of(bucket const& of, std::size_t place) const;
   /// Waits for all started sums and their flags. Collective.
   void wait();
@@ -110,16 +117,20 @@ class gradient_sums {
   parameter_list const& parameters_;
   std::optional<gradient_shards> shards_;
   std::vector<bucket> buckets_;
-  std::vector<std::size_t> bucket_index_;  ///< bucket of each parameter
-  std::vector<bool> takes_part_;           ///< requires grad
+  struct bucket_place {
+    std::size_t bucket = 0, place = 0;
+  };
+  std::vector<bucket_place> places_;  ///< of each parameter
+  std::vector<bool> takes_part_;      ///< requires grad
   std::vector<bool> is_ready_;
-  std::vector<gradient_mark> gradient_marks_;
+  std::vector<bool> has_sum_;  ///< some rank has a gradient
   // Autograd holds gradient accumulators weakly: keep them alive so that the hooks stay installed.
   std::vector<std::pair<decltype(torch::autograd::impl::grad_accumulator(std::declval<at::Tensor const&>())), std::uintptr_t>>
       hooks_;
   /// Backward passes of several devices run in several threads.
   std::mutex mutex_;
   permission may_begin_;  ///< empty: no backward pass is watched
+  bool moves_gradients_ = false;
   std::size_t begun_ = 0;
   std::exception_ptr failed_;           ///< thrown in a hook; the backward pass continues
   bool has_failed_collective_ = false;  ///< failed_ comes from a collective

@@ -64,9 +64,9 @@ KEEL_BODY void gradient_sums::cut() {
   for (auto const& [accumulator, key] : hooks_) accumulator->del_post_hook(key);
   hooks_.clear();
   buckets_.clear();
-  bucket_index_.assign(tensors.size(), 0);
+  places_.assign(tensors.size(), {});
   is_ready_.assign(tensors.size(), false);
-  gradient_marks_.assign(tensors.size(), {});
+  has_sum_.assign(tensors.size(), false);
   // Empty until cut() succeeds: after an exception prepare() calls it again.
   takes_part_.clear();
   std::vector<bool> takes_part;
@@ -86,7 +86,7 @@ KEEL_BODY void gradient_sums::cut() {
         one.which = which;
         one.begins.reserve(which.size());
         for (std::size_t const i : which) {
-          bucket_index_[i] = buckets_.size() - 1;
+          places_[i] = {buckets_.size() - 1, one.begins.size()};
           one.begins.push_back(one.elements);
           one.elements += round_up_to_line(tensors[i].numel());
         }
@@ -108,12 +108,49 @@ KEEL_BODY void gradient_sums::cut() {
   takes_part_ = std::move(takes_part);
 }
 
-KEEL_BODY std::int64_t gradient_sums::prepare() {
-  at::NoGradGuard const no_grad;
+KEEL_BODY void gradient_sums::cut_if_changed() {
   auto const& tensors = parameters_.tensors;
   bool is_cut = takes_part_.size() == tensors.size();
   for (std::size_t i = 0; is_cut && i < tensors.size(); ++i) is_cut = tensors[i].requires_grad() == takes_part_[i];
   if (!is_cut) cut();
+}
+
+KEEL_BODY void gradient_sums::point_flags(bucket& of, at::Tensor const& sum) const {
+  if (!flags_on_host_) of.flags = sum.narrow(0, of.elements, sum.numel() - of.elements);
+}
+
+KEEL_BODY void gradient_sums::allocate_buckets() {
+  for (bucket& one : buckets_) {
+    auto options = at::TensorOptions(at::kFloat);
+    if (!one.which.empty()) {
+      at::Tensor const& first = parameters_.tensors[one.which.front()];
+      options = options.dtype(sum_dtype(first)).device(first.device());
+    }
+    if (one.sum.defined() && one.sum.device() == options.device()) continue;
+    std::size_t const flags = one.which.size() + (&one == &buckets_.back() ? global_flag_count : 0);
+    one.sum = at::zeros({one.elements + (flags_on_host_ ? 0 : static_cast<std::int64_t>(flags))}, options);
+  }
+}
+
+KEEL_BODY void gradient_sums::begin_update() {
+  if (shards_) return;
+  at::NoGradGuard const no_grad;
+  cut_if_changed();
+  std::lock_guard const lock(mutex_);
+  for (bucket& one : buckets_) {
+    if (!flags_on_host_) one.flags.reset();
+    // Do not reuse the memory while the program still holds gradients of the last update, which are views of it.
+    if (one.sum.defined() && one.sum.storage().use_count() > 1) one.sum.reset();
+  }
+  allocate_buckets();
+  begun_ = 0;
+  moves_gradients_ = true;
+}
+
+KEEL_BODY std::int64_t gradient_sums::prepare() {
+  at::NoGradGuard const no_grad;
+  auto const& tensors = parameters_.tensors;
+  cut_if_changed();
   // Less than 2^31, so that a double holds the checksum exactly.
   constexpr std::int64_t prime = 2147483647;
   std::int64_t checksum = static_cast<std::int64_t>(tensors.size()) + 1;
@@ -122,31 +159,22 @@ KEEL_BODY std::int64_t gradient_sums::prepare() {
   for (bucket const& one : buckets_) flags += static_cast<std::int64_t>(one.which.size());
   if (flags_on_host_ && (!host_flags_.defined() || host_flags_.numel() != flags)) host_flags_ = at::zeros({flags}, at::kFloat);
   flags = 0;
-  if (shards_) shards_->prepare();
+  if (shards_) {
+    shards_->prepare();
+  } else {
+    allocate_buckets();
+  }
   for (bucket& one : buckets_) {
     one.missing = one.which.size();
     one.pending.reset();
-    one.flags.reset();
-    auto options = at::TensorOptions(at::kFloat);
-    if (!one.which.empty()) {
-      at::Tensor const& first = tensors[one.which.front()];
-      options = options.dtype(sum_dtype(first)).device(first.device());
-    }
     bool const is_last = &one == &buckets_.back();
     std::int64_t const own = static_cast<std::int64_t>(one.which.size()) + (is_last ? global_flag_count : 0);
-    std::int64_t const length = one.elements + (flags_on_host_ ? 0 : own);
-    if (shards_) {
-      if (flags_on_host_) one.flags = host_flags_.narrow(0, flags, own);
-      flags += own;
-      continue;
-    }
-    // Do not reuse the memory while the program still holds gradients of the last update, which are views of it.
-    if (!one.sum.defined() || one.sum.device() != options.device() || one.sum.storage().use_count() > 1)
-      one.sum = at::zeros({length}, options);
-    one.flags = flags_on_host_ ? host_flags_.narrow(0, flags, own) : one.sum.narrow(0, one.elements, own);
+    if (flags_on_host_) one.flags = host_flags_.narrow(0, flags, own);
+    if (!shards_) point_flags(one, one.sum);
     flags += own;
   }
   std::fill(is_ready_.begin(), is_ready_.end(), false);
+  std::fill(has_sum_.begin(), has_sum_.end(), false);
   begun_ = 0;
   failed_ = nullptr;
   has_failed_collective_ = false;
@@ -161,14 +189,16 @@ KEEL_BODY void gradient_sums::begin_backward(permission may_begin) {
 KEEL_BODY void gradient_sums::forget() {
   std::lock_guard const lock(mutex_);
   may_begin_ = nullptr;
+  moves_gradients_ = false;
 }
 
 KEEL_BODY void gradient_sums::ready(std::size_t parameter) noexcept {
   std::lock_guard const lock(mutex_);
-  if (!may_begin_ || failed_ || is_ready_[parameter]) return;
-  is_ready_[parameter] = true;
-  --buckets_[bucket_index_[parameter]].missing;
   try {
+    if (moves_gradients_) move_into_bucket(parameter);
+    if (!may_begin_ || failed_ || is_ready_[parameter]) return;
+    is_ready_[parameter] = true;
+    --buckets_[places_[parameter].bucket].missing;
     begin_ready();
   } catch (...) {
     // Kept for finish(), because autograd does not propagate every exception.
@@ -202,17 +232,11 @@ KEEL_BODY void gradient_sums::begin_ready() {
   }
 }
 
-KEEL_BODY gradient_sums::gradient_mark gradient_sums::gradient_version_of(std::size_t parameter) const {
-  at::Tensor const& gradient = parameters_.tensors[parameter].grad();
-  if (!gradient.defined()) return {};
-  return {gradient.unsafeGetTensorImpl(), static_cast<std::uint32_t>(gradient._version())};
-}
-
 KEEL_BODY bool gradient_sums::has_late_gradient(std::size_t end) const {
-  if (shards_) return shards_->has_late_gradient(end);
   for (std::size_t number = 0; number < end; ++number) {
     for (std::size_t const i : buckets_[number].which) {
-      if (gradient_version_of(i) != gradient_marks_[i]) return true;
+      at::Tensor const& gradient = parameters_.tensors[i].grad();
+      if (gradient.defined() && gradient.layout() == at::kStrided) return true;
     }
   }
   return false;
@@ -224,6 +248,21 @@ KEEL_BODY at::Tensor gradient_sums::elements_of(bucket const& of, std::size_t pl
   return of.sum.narrow(0, of.begins[place], like.numel()).view(like.sizes());
 }
 
+KEEL_BODY void gradient_sums::move_into_bucket(std::size_t parameter) {
+  auto const [number, place] = places_[parameter];
+  bucket const& of = buckets_[number];
+  at::Tensor& gradient = parameters_.tensors[parameter].mutable_grad();
+  // A gradient with a graph is the program's, which computes a second derivative.
+  bool const is_movable = number >= begun_ && of.sum.defined() && gradient.defined() && gradient.layout() == at::kStrided &&
+                          gradient.scalar_type() == of.sum.scalar_type() && !gradient.requires_grad();
+  if (!is_movable || gradient.is_alias_of(of.sum)) return;
+  at::NoGradGuard const no_grad;
+  // variable_data() is not a view for autograd; zero_grad() rejects views.
+  at::Tensor const elements = elements_of(of, place).variable_data();
+  elements.copy_(gradient);
+  gradient = elements;
+}
+
 KEEL_BODY std::vector<double> gradient_sums::fill(bucket& of, double relative, bool threw) {
   at::NoGradGuard const no_grad;
   std::vector<double> flags(of.which.size(), 0.0);
@@ -231,15 +270,19 @@ KEEL_BODY std::vector<double> gradient_sums::fill(bucket& of, double relative, b
     std::size_t const i = of.which[place];
     at::Tensor const& gradient = parameters_.tensors[i].grad();
     bool const has = !threw && gradient.defined() && gradient.layout() == at::kStrided;
-    gradient_marks_[i] = gradient_version_of(i);
-    if (has) {
-      elements_of(of, place).copy_(gradient);
-      flags[place] = 1.0;
-    } else {
+    if (!has) {
       of.sum.narrow(0, of.begins[place], parameters_.tensors[i].numel()).zero_();
+      continue;
     }
+    at::Tensor const elements = elements_of(of, place);
+    if (gradient.data_ptr() != elements.data_ptr() || gradient.strides() != elements.strides()) elements.copy_(gradient);
+    flags[place] = 1.0;
   }
   if (relative != 1.0) of.sum.narrow(0, 0, of.elements).mul_(relative);
+  // Released only now, so that a bucket whose filling failed can be filled again.
+  for (std::size_t place = 0; place < of.which.size(); ++place) {
+    if (flags[place] != 0.0) parameters_.tensors[of.which[place]].mutable_grad() = at::Tensor();
+  }
   return flags;
 }
 
@@ -280,16 +323,23 @@ KEEL_BODY std::vector<bool> gradient_sums::flags_of(std::size_t number) const {
   return found;
 }
 
-KEEL_BODY void gradient_sums::assign_sums(std::size_t number) {
-  bucket const& of = buckets_[number];
-  auto const has = flags_of(number);
-  for (std::size_t place = 0; place < of.which.size(); ++place) {
-    if (!has[place]) continue;
-    if (shards_) {
-      shards_->set_has_gradient(of.which[place]);
-    } else {
-      // variable_data() is not a view for autograd; zero_grad() rejects views.
-      parameters_.tensors[of.which[place]].mutable_grad() = elements_of(of, place).variable_data();
+KEEL_BODY void gradient_sums::note_summed_parameters() {
+  for (std::size_t number = 0; number < buckets_.size(); ++number) {
+    auto const has = flags_of(number);
+    std::vector<std::size_t> const& which = buckets_[number].which;
+    for (std::size_t place = 0; place < which.size(); ++place) {
+      if (!has[place]) continue;
+      has_sum_[which[place]] = true;
+      if (shards_) shards_->set_has_gradient(which[place]);
+    }
+  }
+}
+
+KEEL_BODY void gradient_sums::assign_sums() {
+  for (bucket const& of : buckets_) {
+    for (std::size_t place = 0; place < of.which.size(); ++place) {
+      std::size_t const i = of.which[place];
+      if (has_sum_[i]) parameters_.tensors[i].mutable_grad() = elements_of(of, place).variable_data();
     }
   }
 }
@@ -320,18 +370,61 @@ KEEL_BODY bool gradient_sums::finish(double relative, bool threw) {
   at::NoGradGuard const no_grad;
   for (; begun_ < buckets_.size(); ++begun_) begin_even_if_failed(begun_, relative, threw);
   wait();
-  std::size_t const last = buckets_.size() - 1;
-  auto const has_global_flag = [&](std::size_t number) -> bool { return flags_of(last)[buckets_[last].which.size() + number]; };
   if (has_global_flag(0)) return false;
-  if (has_global_flag(1)) {
-    // All of the sums again, or, of shards, what they lack: parameters of the first round keep theirs.
-    for (std::size_t number = 0; shards_ && number < buckets_.size(); ++number) assign_sums(number);
-    for (std::size_t number = 0; number < buckets_.size(); ++number) begin_even_if_failed(number, relative, false);
-    wait();
-    if (has_global_flag(0)) return false;
-  }
-  for (std::size_t number = 0; number < buckets_.size(); ++number) assign_sums(number);
+  note_summed_parameters();
+  if (has_global_flag(1) && !sum_late_gradients(relative)) return false;
+  if (!shards_) assign_sums();
   return true;
+}
+
+KEEL_BODY bool gradient_sums::sum_late_gradients(double relative) {
+  if (shards_) {
+    for (std::size_t number = 0; number < buckets_.size(); ++number) begin_even_if_failed(number, relative, false);
+  } else {
+    std::vector<at::Tensor> spare;
+    try {
+      spare = allocate_largest_buckets();
+    } catch (std::exception const&) {
+      failed_ = std::current_exception();
+    }
+    if (world_.combine(reduce::max{}, failed_ != nullptr)) return false;
+    for (std::size_t number = 0; number < buckets_.size(); ++number) {
+      bucket& one = buckets_[number];
+      at::Tensor const first = one.sum;
+      at::Tensor const& bytes =
+          *std::find_if(spare.begin(), spare.end(), [&](at::Tensor const& of) { return of.device() == first.device(); });
+      one.sum = bytes.narrow(0, 0, static_cast<std::int64_t>(first.nbytes())).view(first.scalar_type());
+      point_flags(one, one.sum);
+      begin_even_if_failed(number, relative, false);
+      if (one.pending) std::exchange(one.pending, nullptr)->wait();
+      one.sum = first.add_(one.sum);
+      point_flags(one, one.sum);
+    }
+  }
+  wait();
+  if (has_global_flag(0)) return false;
+  note_summed_parameters();
+  return true;
+}
+
+KEEL_BODY std::vector<at::Tensor> gradient_sums::allocate_largest_buckets() const {
+  std::vector<at::Tensor> largest;
+  for (bucket const& one : buckets_) {
+    auto const on_device =
+        std::find_if(largest.begin(), largest.end(), [&](at::Tensor const& of) { return of.device() == one.sum.device(); });
+    if (on_device != largest.end() && on_device->nbytes() >= one.sum.nbytes()) continue;
+    at::Tensor const bytes = at::zeros({static_cast<std::int64_t>(one.sum.nbytes())}, one.sum.options().dtype(at::kByte));
+    if (on_device != largest.end()) {
+      *on_device = bytes;
+    } else {
+      largest.push_back(bytes);
+    }
+  }
+  return largest;
+}
+
+KEEL_BODY bool gradient_sums::has_global_flag(std::size_t number) const {
+  return flags_of(buckets_.size() - 1)[buckets_.back().which.size() + number];
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -140,7 +140,7 @@ class replication final : public rank_requests {
   static void require_dense(parameter_list const& parameters);
   /// True under shard::zero<2>: the ranks agree on each micro-batch and sum its gradients, of which each keeps its shards.
   bool shards_gradients() const { return sums_ && sums_->shards() != nullptr; }
-  /// Call when an update begins, before its first micro-batch: forgets the gradients of the last one.
+  /// Call when an update begins, once the gradients of the last one are cleared.
   void begin_update();
   /// True if a gradient of this rank was sent since the update began.
   bool has_sent_gradients() const { return shards_gradients() && sums().shards()->has_sent(); }

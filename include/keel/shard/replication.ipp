@@ -189,6 +189,7 @@ KEEL_BODY void replication::begin(config const& recipe, parameter_list const& pa
 KEEL_BODY void replication::begin_update() {
   has_cancelled_ = false;
   unit_ = 0.0;
+  if (sums_) sums_->begin_update();
   if (!shards_gradients()) return;
   sums().shards()->reset();
   state_shards().clear_gradients();
@@ -369,10 +370,9 @@ KEEL_BODY std::optional<double> replication::permitted_sum_factor() {
     if (early_factor_) announce(pass_phase::bucket, static_cast<double>(bucket), "a bucket of gradients");
     return early_factor_;
   }
-  if (!is_exchanging_) return std::nullopt;
-  // Gradients that are to be released must not wait for the end of the backward pass.
-  if (shards_gradients() && !numbers().complete()) return std::nullopt;
-  if (!numbers().is_done()) return std::nullopt;
+  // Waits for the other ranks, so that which gradients miss the start of their bucket, and with it the order of sums, is the same in every
+  // run.
+  if (!is_exchanging_ || !numbers().complete() || !numbers().is_done()) return std::nullopt;
   for (int rank = 0; rank < world_.size(); ++rank) {
     if (numbers().of(rank, packed_field::threw) != 0.0) return std::nullopt;
   }
@@ -801,6 +801,7 @@ KEEL_BODY update_summary replication::agree(update_summary const& local) {
 KEEL_BODY void replication::end_of_data(std::int64_t updates) {
   if (!is_shared()) return;
   begin_call();
+  sums().forget();
   begin_exchange({.updates = updates, .first_exhausted_rank = world_.rank()}, ending::none);
   finish_exchange(ending::none, "");
 }

@@ -207,7 +207,6 @@ KEEL_BODY bool step_engine::can_decide_on_device() const {
 }
 
 KEEL_BODY void step_engine::open_update() {
-  parts_.ranks.begin_update();
   if (!parts_.pending && parts_.average) parts_.average->begin();
   bool const is_dynamic = parts_.recipe().loss_scale.kind == loss_scale::kind::dynamic;
   if (parts_.decides_on_device && !parts_.scale_on_device && is_dynamic)
@@ -221,6 +220,7 @@ KEEL_BODY void step_engine::open_update() {
                                                               parts_.environment.decides_on_device(parts_.parameters.device));
   parts_.pass.open(on_device ? 1.0 : parts_.scaler.factor(), on_device ? parts_.scale_on_device->factor() : at::Tensor(),
                    parts_.losses_stay_on_device);
+  parts_.ranks.begin_update();
 }
 
 KEEL_BODY void step_engine::run(any_micro_batch& batch, std::int64_t index) {
