@@ -50,6 +50,8 @@ class gradient_sums {
   void parameters_changed();
   /// Call when an update begins, without gradients: those of its backward passes are moved into the buckets.
   void begin_update();
+  /// True if a gradient of this rank was sent since the update began.
+  bool has_sent() const { return shards_ ? shards_->has_sent() : has_released_; }
   /// Allocates the buckets that are missing; call before the ranks agree on an update. Returns a checksum of the parameters that require gradients,
   /// which must be equal on all ranks.
   std::int64_t prepare();
@@ -123,7 +125,8 @@ class gradient_sums {
   std::vector<bucket_place> places_;  ///< of each parameter
   std::vector<bool> takes_part_;      ///< requires grad
   std::vector<bool> is_ready_;
-  std::vector<bool> has_sum_;  ///< some rank has a gradient
+  std::vector<bool> was_moved_;  ///< into its bucket, since begin_update()
+  std::vector<bool> has_sum_;    ///< some rank has a gradient
   // Autograd holds gradient accumulators weakly: keep them alive so that the hooks stay installed.
   std::vector<std::pair<decltype(torch::autograd::impl::grad_accumulator(std::declval<at::Tensor const&>())), std::uintptr_t>>
       hooks_;
@@ -131,6 +134,7 @@ class gradient_sums {
   std::mutex mutex_;
   permission may_begin_;  ///< empty: no backward pass is watched
   bool moves_gradients_ = false;
+  bool has_released_ = false;
   std::size_t begun_ = 0;
   std::exception_ptr failed_;           ///< thrown in a hook; the backward pass continues
   bool has_failed_collective_ = false;  ///< failed_ comes from a collective

@@ -66,6 +66,7 @@ KEEL_BODY void gradient_sums::cut() {
   buckets_.clear();
   places_.assign(tensors.size(), {});
   is_ready_.assign(tensors.size(), false);
+  was_moved_.assign(tensors.size(), false);
   has_sum_.assign(tensors.size(), false);
   // Empty until cut() succeeds: after an exception prepare() calls it again.
   takes_part_.clear();
@@ -143,7 +144,9 @@ KEEL_BODY void gradient_sums::begin_update() {
     if (one.sum.defined() && one.sum.storage().use_count() > 1) one.sum.reset();
   }
   allocate_buckets();
+  std::fill(was_moved_.begin(), was_moved_.end(), false);
   begun_ = 0;
+  has_released_ = false;
   moves_gradients_ = true;
 }
 
@@ -256,6 +259,9 @@ KEEL_BODY void gradient_sums::move_into_bucket(std::size_t parameter) {
   bool const is_movable = number >= begun_ && of.sum.defined() && gradient.defined() && gradient.layout() == at::kStrided &&
                           gradient.scalar_type() == of.sum.scalar_type() && !gradient.requires_grad();
   if (!is_movable || gradient.is_alias_of(of.sum)) return;
+  // Another backward pass, as of a trace, may have set the first gradient aside, which is in the bucket.
+  if (was_moved_[parameter]) return;
+  was_moved_[parameter] = true;
   at::NoGradGuard const no_grad;
   // variable_data() is not a view for autograd; zero_grad() rejects views.
   at::Tensor const elements = elements_of(of, place).variable_data();
@@ -281,7 +287,9 @@ KEEL_BODY std::vector<double> gradient_sums::fill(bucket& of, double relative, b
   if (relative != 1.0) of.sum.narrow(0, 0, of.elements).mul_(relative);
   // Released only now, so that a bucket whose filling failed can be filled again.
   for (std::size_t place = 0; place < of.which.size(); ++place) {
-    if (flags[place] != 0.0) parameters_.tensors[of.which[place]].mutable_grad() = at::Tensor();
+    if (flags[place] == 0.0) continue;
+    parameters_.tensors[of.which[place]].mutable_grad() = at::Tensor();
+    has_released_ = true;
   }
   return flags;
 }

@@ -143,7 +143,7 @@ class replication final : public rank_requests {
   /// Call when an update begins, once the gradients of the last one are cleared.
   void begin_update();
   /// True if a gradient of this rank was sent since the update began.
-  bool has_sent_gradients() const { return shards_gradients() && sums().shards()->has_sent(); }
+  bool has_sent_gradients() const { return sums_ && sums_->has_sent(); }
   /// Returns the shards of the parameters with the summed gradients; call under zero<2>, after the last sum_gradients() of an update.
   std::span<at::Tensor const> gradient_shards();
   /// Returns the measure of whole gradients, from that of this rank's shards, which `of_shards` returns. Collective. If it throws on a rank,
