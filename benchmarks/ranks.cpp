@@ -22,6 +22,8 @@
 #include <unistd.h>
 
 #include <ATen/Parallel.h>
+#include <torch/types.h>
+
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adamw.h>
 

@@ -5,6 +5,7 @@
 
 #include <keel/collective/collectives.hpp>
 #include <keel/collective/in_process.hpp>
+#include <keel/gradients/saved_gradients.hpp>
 #include <keel/memory/budget.hpp>
 
 #include "../collective/rank_error_messages.hpp"
@@ -340,6 +341,117 @@ TEST_CASE("layers that only some ranks use, and layers that are frozen between u
   CHECK(same_bits(last[0], last[1]));
   CHECK(has[0] == std::vector<bool>{true, true, true, false, true, false});
   CHECK(has[1] == has[0]);
+}
+
+TEST_CASE("a rank whose first layers are unused has sent all of its gradients, and its update is applied") {
+  at::set_num_threads(1);
+  keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
+    tower model;
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    keel::step<plain> step{model, optimizer, world};
+    at::Tensor const unused = model.all[0]->weight.clone(), used = model.all[5]->weight.clone();
+    step(rows_of(world.rank(), 0), [&](at::Tensor const& x) { return model.forward(x, {false, true, true, true, true, true}).square().mean(); });
+    CHECK(at::equal(model.all[0]->weight, unused));
+    CHECK_FALSE(at::equal(model.all[5]->weight, used));
+  });
+}
+
+TEST_CASE("gradients that the program exchanges, sets aside or clears between its own backward passes are summed as one rank has them") {
+  at::set_num_threads(1);
+  auto const run_backward = [](tower& model) { model.forward(at::ones({1, width})).mean().backward(); };
+  std::vector<std::function<void(tower&)>> const changes{
+      [](tower& model) { model.all[0]->bias.mutable_grad() = model.all[5]->bias.grad().detach(); },
+      [](tower& model) { model.all[5]->bias.mutable_grad() = model.all[0]->bias.grad().detach(); },
+      [](tower& model) { std::swap(model.all[0]->weight.mutable_grad(), model.all[5]->weight.mutable_grad()); },
+      [](tower& model) { std::swap(model.all[2]->bias.mutable_grad(), model.all[3]->bias.mutable_grad()); },
+      [](tower& model) { model.all[4]->weight.mutable_grad() = model.all[4]->weight.grad().t(); },
+      [&](tower& model) {
+        keel::detail::saved_gradients const aside(model.parameters());
+        run_backward(model);
+      },
+      [&](tower& model) {
+        for (at::Tensor const& one : model.parameters()) one.mutable_grad() = at::Tensor();
+        run_backward(model);
+      },
+      [&](tower& model) {
+        for (at::Tensor const& one : model.parameters()) one.mutable_grad().zero_();
+        run_backward(model);
+      }};
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    CAPTURE(i);
+    auto const train = [&]<class Recipe>(int ranks) {
+      std::vector<at::Tensor> found;
+      keel::run_in_process(ranks, [&](keel::world_of_ranks const& world) {
+        tower model;
+        torch::optim::SGD optimizer(model.parameters(), 0.1);
+        keel::step<Recipe> step{model, optimizer, world};
+        for (int update = 0; update < 4; ++update) {
+          auto window = step.open();
+          // The same rows on all ranks: the mean of their gradients is that of one.
+          at::Tensor const loss = plain_loss(model, rows_of(0, update));
+          loss.backward();
+          changes[i](model);
+          window.close(loss);
+        }
+        if (world.rank() == 0) found = copies_of(model.parameters());
+      });
+      return found;
+    };
+    CHECK(same_bits(train.operator()<plain>(2), train.operator()<plain>(1)));
+    CHECK(same_bits(train.operator()<in_shares>(2), train.operator()<plain>(1)));
+    CHECK(same_bits(train.operator()<accumulating>(2), train.operator()<accumulating>(1)));
+  }
+}
+
+TEST_CASE("a parameter that is frozen in an open update, in which it has a gradient, ends that update on all ranks by name") {
+  at::set_num_threads(1);
+  std::vector<std::string> messages(2);
+  keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
+    tower model;
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    keel::step<accumulating> step{model, optimizer, world};
+    auto const loss_of = [&](at::Tensor const& x) { return plain_loss(model, x); };
+    auto const before = copies_of(model.parameters());
+    step(rows_of(world.rank(), 0), loss_of);
+    model.all[3]->weight.requires_grad_(false);
+    messages[static_cast<std::size_t>(world.rank())] = words_of([&] { step(rows_of(world.rank(), 1), loss_of); });
+    CHECK(same_bits(copies_of(model.parameters()), before));
+  });
+  for (std::string const& one : messages) {
+    INFO(one);
+    CHECK(one.find("layer3.weight was frozen while an update was open") != std::string::npos);
+  }
+}
+
+TEST_CASE("a hook of one rank that delays its agreement stops no other rank within a backward pass, and changes no bit") {
+  at::set_num_threads(1);
+  std::vector<std::vector<at::Tensor>> with_hook(2), without(2);
+  std::vector<std::int64_t> sums_in_pass;
+  for (bool const has_hook : {false, true}) {
+    keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
+      tower model;
+      torch::optim::SGD optimizer(model.parameters(), 0.1);
+      keel::trainer<plain> run{model, optimizer, world, quiet()};
+      if (has_hook && world.rank() == 0) run.on([](keel::event::micro_batch_end const&) {});
+      std::int64_t before = 0;
+      std::vector<at::Tensor> batches;
+      for (int i = 0; i < 3; ++i) batches.push_back(rows_of(world.rank(), i));
+      run.fit(batches, [&](at::Tensor const& x) {
+        before = world.collectives();
+        at::Tensor const y = model.all[0]->forward(x);
+        y.register_hook([&](at::Tensor const&) {
+          if (has_hook && world.rank() == 1) sums_in_pass.push_back(world.collectives() - before - 1);
+        });
+        return model.forward(y, {false, true, true, true, true, true}).square().mean();
+      });
+      (has_hook ? with_hook : without)[static_cast<std::size_t>(world.rank())] = copies_of(model.parameters());
+    });
+  }
+  CHECK(same_bits(with_hook[0], without[0]));
+  CHECK(same_bits(with_hook[1], without[1]));
+  REQUIRE(sums_in_pass.size() == 3);
+  CHECK(sums_in_pass[1] == 0);
+  CHECK(sums_in_pass[2] == 0);
 }
 
 TEST_CASE("ranks that freeze different parameters are told apart by name before anything is added up") {

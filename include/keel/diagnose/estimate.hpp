@@ -254,8 +254,8 @@ class parameter_counter {
     if (is_cut) {
       // Four buffers, each of a 32nd of a rank's share, or of the largest parameter.
       sums_.sums = 4 * std::max(largest_, summed_ / (32 * ranks_));
-    } else if (ranks_ > 1 && gradient != summed) {
-      // Gradients of the sums' dtype are in their memory.
+    } else if (ranks_ > 1 && narrow) {
+      // Gradients of other dtypes are in the memory of their sums.
       sums_.sums += summed;
     }
     if (configured_.ema.decay > 0.0) sums_.average += std::max(wide, bytes);

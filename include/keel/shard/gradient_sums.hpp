@@ -87,7 +87,10 @@ class gradient_sums {
   class ready_hook;
 
   void cut();
-  void cut_if_changed();
+  bool is_cut() const;
+  void require_not_frozen() const;
+  void separate_from_buckets();
+  bool is_in_place(std::size_t parameter) const;
   void allocate_buckets();
   void ready(std::size_t parameter) noexcept;
   void move_into_bucket(std::size_t parameter);

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <keel/collective/collectives.hpp>
+#include <keel/core/error.hpp>
 #include <keel/shard/bucket_flags.hpp>
 #include <keel/shard/buckets.hpp>
 #include <keel/shard/gradient_sums.hpp>
@@ -109,11 +110,39 @@ KEEL_BODY void gradient_sums::cut() {
   takes_part_ = std::move(takes_part);
 }
 
-KEEL_BODY void gradient_sums::cut_if_changed() {
+KEEL_BODY bool gradient_sums::is_cut() const {
   auto const& tensors = parameters_.tensors;
   bool is_cut = takes_part_.size() == tensors.size();
   for (std::size_t i = 0; is_cut && i < tensors.size(); ++i) is_cut = tensors[i].requires_grad() == takes_part_[i];
-  if (!is_cut) cut();
+  return is_cut;
+}
+
+KEEL_BODY void gradient_sums::require_not_frozen() const {
+  auto const& tensors = parameters_.tensors;
+  for (std::size_t i = 0; i < tensors.size() && i < takes_part_.size(); ++i) {
+    if (!takes_part_[i] || tensors[i].requires_grad() || !tensors[i].grad().defined()) continue;
+    throw interference_error("E19", parameters_.names[i] +
+                                        " was frozen while an update was open, in which it has a gradient already. Freeze and "
+                                        "unfreeze parameters between updates.");
+  }
+}
+
+KEEL_BODY bool gradient_sums::is_in_place(std::size_t parameter) const {
+  auto const [number, place] = places_[parameter];
+  at::Tensor const& gradient = parameters_.tensors[parameter].grad();
+  if (!gradient.is_alias_of(buckets_[number].sum)) return false;
+  at::Tensor const elements = elements_of(buckets_[number], place);
+  return gradient.data_ptr() == elements.data_ptr() && gradient.strides() == elements.strides();
+}
+
+KEEL_BODY void gradient_sums::separate_from_buckets() {
+  for (std::size_t i = 0; i < parameters_.tensors.size(); ++i) {
+    at::Tensor& gradient = parameters_.tensors[i].mutable_grad();
+    if (!takes_part_[i] || !gradient.defined() || gradient.layout() != at::kStrided || is_in_place(i)) continue;
+    bool const is_in_bucket =
+        std::any_of(buckets_.begin(), buckets_.end(), [&](bucket const& one) { return gradient.is_alias_of(one.sum); });
+    if (is_in_bucket) gradient = gradient.clone();
+  }
 }
 
 KEEL_BODY void gradient_sums::point_flags(bucket& of, at::Tensor const& sum) const {
@@ -136,7 +165,7 @@ KEEL_BODY void gradient_sums::allocate_buckets() {
 KEEL_BODY void gradient_sums::begin_update() {
   if (shards_) return;
   at::NoGradGuard const no_grad;
-  cut_if_changed();
+  if (!is_cut()) cut();
   std::lock_guard const lock(mutex_);
   for (bucket& one : buckets_) {
     if (!flags_on_host_) one.flags.reset();
@@ -153,7 +182,10 @@ KEEL_BODY void gradient_sums::begin_update() {
 KEEL_BODY std::int64_t gradient_sums::prepare() {
   at::NoGradGuard const no_grad;
   auto const& tensors = parameters_.tensors;
-  cut_if_changed();
+  if (!is_cut()) {
+    require_not_frozen();
+    cut();
+  }
   // Less than 2^31, so that a double holds the checksum exactly.
   constexpr std::int64_t prime = 2147483647;
   std::int64_t checksum = static_cast<std::int64_t>(tensors.size()) + 1;
@@ -166,6 +198,8 @@ KEEL_BODY std::int64_t gradient_sums::prepare() {
     shards_->prepare();
   } else {
     allocate_buckets();
+    // The program may have given a parameter the gradient of another one, whose sum starts first.
+    separate_from_buckets();
   }
   for (bucket& one : buckets_) {
     one.missing = one.which.size();
@@ -239,7 +273,12 @@ KEEL_BODY bool gradient_sums::has_late_gradient(std::size_t end) const {
   for (std::size_t number = 0; number < end; ++number) {
     for (std::size_t const i : buckets_[number].which) {
       at::Tensor const& gradient = parameters_.tensors[i].grad();
-      if (gradient.defined() && gradient.layout() == at::kStrided) return true;
+      if (!gradient.defined() || gradient.layout() != at::kStrided) continue;
+      if (!shards_ && gradient.is_alias_of(buckets_[number].sum))
+        throw interference_error("E19", parameters_.names[i] +
+                                            " got back a gradient that was set aside before its sum began, so it would be "
+                                            "counted twice. Do not set gradients aside while a backward pass runs.");
+      return true;
     }
   }
   return false;
@@ -280,8 +319,7 @@ KEEL_BODY std::vector<double> gradient_sums::fill(bucket& of, double relative, b
       of.sum.narrow(0, of.begins[place], parameters_.tensors[i].numel()).zero_();
       continue;
     }
-    at::Tensor const elements = elements_of(of, place);
-    if (gradient.data_ptr() != elements.data_ptr() || gradient.strides() != elements.strides()) elements.copy_(gradient);
+    if (!is_in_place(i)) elements_of(of, place).copy_(gradient);
     flags[place] = 1.0;
   }
   if (relative != 1.0) of.sum.narrow(0, 0, of.elements).mul_(relative);
@@ -300,7 +338,7 @@ KEEL_BODY void gradient_sums::begin(std::size_t number, double relative, bool th
   std::vector<double> flags = shards_ ? shards_->fill(number, relative, threw) : fill(one, relative, threw);
   if (&one == &buckets_.back()) {
     flags.push_back(threw ? 1.0 : 0.0);
-    flags.push_back(has_late_gradient(buckets_.size() - 1) ? 1.0 : 0.0);
+    flags.push_back(!threw && has_late_gradient(buckets_.size() - 1) ? 1.0 : 0.0);
   }
   if (one.flags.defined()) write_flags(one.flags, flags);
   if (shards_ && !flags_on_host_) shards_->write_flags(number, flags);

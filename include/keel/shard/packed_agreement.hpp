@@ -19,7 +19,7 @@ namespace keel::detail::inline KEEL_MODE {
 class packed_agreement {
  public:
   /// Numbers per rank, including two that every exchange has: the location, and whether the rank threw.
-  static constexpr std::int64_t count = 25;
+  static constexpr std::int64_t count = 26;
 
   /// `place`: the location, as in "rank 1 is at an update".
   packed_agreement(world_of_ranks world, std::string place);

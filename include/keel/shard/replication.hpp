@@ -101,10 +101,16 @@ class replication final : public rank_requests {
   void begin_run() { is_failure_collective_ = false; }
   /// Call when a call of the step begins: an exception from now on must be reported to the other ranks.
   void begin_call() {
-    is_failure_reported_ = is_failure_collective_ = ran_out_of_memory_ = is_cancelled_ = false;
+    is_failure_reported_ = is_failure_collective_ = ran_out_of_memory_ = is_cancelled_ = overlaps_ = false;
     progress_ = pass_progress::none;
     early_factor_.reset();
     pass_ended_ = nullptr;
+  }
+  /// Call before the last backward pass of an update with whether begin_agreement() precedes that pass on this rank.
+  void set_overlaps(bool overlaps) { overlaps_ = overlaps; }
+  /// Starts no more sums from the gradients of a backward pass, which is another one's from now on.
+  void forget_backward() {
+    if (sums_) sums_->forget();
   }
   /// Starts the agreement, and lets gradient sums start in the last backward pass. Call before that pass with the update's summary, whose
   /// loss is finite or stays on the device. Collective.
@@ -359,6 +365,8 @@ class replication final : public rank_requests {
   busy_time busy_{world_};
   std::optional<packed_agreement> numbers_;
   bool is_exchanging_ = false;                    ///< an exchange has begun
+  bool overlaps_ = false;                         ///< set_overlaps()
+  bool all_overlapped_ = true;                    ///< in the last exchange
   bool has_pending_sums_ = false;                 ///< the others are in the gradient sums, or will start them
   double factor_ = 1.0;                           ///< factor of this rank's gradients in the sums
   std::int64_t trained_ = 0;                      ///< checksum of the parameters that require grad

@@ -57,6 +57,7 @@ enum number : std::int64_t {
   phase,
   collective,
   sequence,
+  overlaps,
   count
 };
 static_assert(count + 2 == packed_agreement::count);
@@ -317,6 +318,7 @@ KEEL_BODY void replication::begin_exchange(update_summary const& local, ending h
   own[stops] = real(local_.stops);
   own[saves] = real(local_.saves);
   own[thrashes] = real(thrashes_);
+  own[overlaps] = real(overlaps_);
   own[ended] = real(local.first_exhausted_rank >= 0);
   own[names] = real(local.names);
   own[packed_field::on_device] = real(local.on_device);
@@ -370,8 +372,9 @@ KEEL_BODY std::optional<double> replication::permitted_sum_factor() {
     if (early_factor_) announce(pass_phase::bucket, static_cast<double>(bucket), "a bucket of gradients");
     return early_factor_;
   }
-  // Waits for the other ranks, so that which gradients miss the start of their bucket, and with it the order of sums, is the same in every
-  // run.
+  // A rank that agrees only after its pass, because of a hook, is not waited for in those of the others.
+  if (!all_overlapped_ && !shards_gradients()) return std::nullopt;
+  // Otherwise waits, so that which gradients miss the start of their bucket, and with it the order of sums, is the same in every run.
   if (!is_exchanging_ || !numbers().complete() || !numbers().is_done()) return std::nullopt;
   for (int rank = 0; rank < world_.size(); ++rank) {
     if (numbers().of(rank, packed_field::threw) != 0.0) return std::nullopt;
@@ -752,6 +755,8 @@ KEEL_BODY update_summary replication::finish_exchange(ending how, std::string co
     requests_.saves = requests_.saves || of(rank, packed_field::saves) != 0.0;
     requests_.thrashes = requests_.thrashes || of(rank, packed_field::thrashes) != 0.0;
   }
+  all_overlapped_ = true;
+  for (int rank = 0; rank < world_.size(); ++rank) all_overlapped_ = all_overlapped_ && of(rank, packed_field::overlaps) != 0.0;
   update_summary const all = combine_summaries();
   if (int const other = numbers().first_mismatch(packed_field::trains); other >= 0 && all.first_exhausted_rank < 0)
     throw world_error("E26", "rank " + std::to_string(other) +

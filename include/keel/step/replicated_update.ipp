@@ -29,6 +29,7 @@ KEEL_BODY void replicated_update::overlap_agreement_with_backward() {
   bool const reads_losses = parts_.observer->reads_losses() && !parts_.ranks.shards_parameters();
   bool const is_single_pass = parts_.ladder.relief().pieces == 1 && !reads_losses;
   bool const is_known = on_device() || !parts_.losses_stay_on_device;
+  parts_.ranks.set_overlaps(is_known && is_single_pass);
   if (!parts_.ranks.is_shared() || !is_known || !is_single_pass) return;
   parts_.pass.set_before_backward_hook(
       [this](loss_accumulator const& tally, double weight) { begin_agreement(tally, weight); });

@@ -293,7 +293,11 @@ KEEL_BODY update_decision step_engine::decide() {
   parts_.pass.phases().enter(run_phase::update);
   // With several ranks, replicated_update checks the total rows after the agreement.
   if (!shard::is_distributed(parts_.recipe().shard)) parts_.require_declared_rows();
-  if (parts_.decides_on_device) settle_previous();
+  if (parts_.decides_on_device) {
+    // A trace of the previous update runs backward passes.
+    parts_.ranks.forget_backward();
+    settle_previous();
+  }
   return strategy().decide();
 }
 
@@ -481,6 +485,7 @@ KEEL_BODY void step_engine::drop_update() {
   // Runs even if restoring buffers and state throws.
   auto const ends = c10::make_scope_exit([this] { end_update(); });
   if (open_) dropped_update_shortage_ = parts_.pass.memory().interrupted();
+  parts_.ranks.forget_backward();
   clear_gradients(parts_.parameters.tensors);
   if (parts_.engine != nullptr) {
     auto const shards = parts_.ranks.sharded_state();
