@@ -5,7 +5,7 @@
 //     zero1/step          an update of shard::replicate, over one of zero<1>, which sends the parameters once more
 //     zero2/step          an update of shard::replicate, over one of zero<2>, which sends the gradients of each of two micro-batches
 //     zero3/step          an update of shard::replicate, over one of zero<3>, which also gathers each block twice in each of them
-//     zero3/overhead      a loop by hand with torch::optim::AdamW in one process, over zero<3> on one rank
+//     zero3/overhead      a loop by hand in one process, over zero<3> on one rank, which has nothing to share
 //     zero/scaling        one process with 2 threads, over two ranks with a thread each, of the slowest of zero<1>, zero<2> and zero<3>
 //     replicate/peer      Python's DistributedDataParallel on two ranks, over ours: same model, batches, optimizer; its program is ranks.py
 //     zero/peer           the same with Python's ZeroRedundancyOptimizer, over zero<1>
@@ -134,7 +134,7 @@ class by_hand {
                  loss.backward();
                  loss.item<double>();
                }
-               torch::nn::utils::clip_grad_norm_(model_->parameters(), 1.0);
+               torch::nn::utils::clip_grad_norm_(optimizer_.param_groups().front().params(), 1.0);
                optimizer_.step();
              }
            }) /
@@ -143,7 +143,7 @@ class by_hand {
 
  private:
   char_gpt::gpt model_;
-  torch::optim::AdamW optimizer_;
+  keel::adamw optimizer_;
   std::vector<at::Tensor> batches_;
   std::size_t next_ = 0;
 };
@@ -326,7 +326,7 @@ int main(int count, char** words) {
   keel_benchmark::print_row("zero3/step", median(of_parameter_shares), median(of_ours),
                             "ours: zero<3>, blocks as units; peer: replicate, both on 2 ranks with 1 thread each; " + what);
   keel_benchmark::print_row("zero3/overhead", median(of_alone_in_shares), median(of_hand),
-                            "ours: zero<3> on one rank; peer: a loop by hand with torch::optim::AdamW, both with 2 threads; " + what);
+                            "ours: zero<3> on one rank; peer: a loop by hand, both with keel::adamw and 2 threads; " + what);
   double const slowest = std::max({median(of_shares), median(of_gradient_shares), median(of_parameter_shares)});
   keel_benchmark::print_row("zero/scaling", slowest, median(of_alone),
                             "ours: 2 ranks with 1 thread each, the slowest of zero<1>, zero<2> and zero<3>; peer: 1 process with 2 threads, the same "

@@ -60,6 +60,7 @@ struct program {
   std::string last = "head";
   bool is_frozen = false;  ///< `middle` is in the first epoch, of three updates
   std::function<void(keel::migration&)> change;
+  std::int64_t begins_at = 0;  ///< the update to which it resumes
 };
 
 template <class Recipe>
@@ -79,6 +80,7 @@ std::vector<at::Tensor> train(program const& of) {
     keel::trainer<Recipe> run{model, optimizer, world, quiet(of.options)};
     if (of.change) run.migrate({"the program's", of.change});
     run.resume();
+    CHECK(run.updates() == of.begins_at);
     keel::shuffled_batches const order({.rows = 36, .batch = 12 / world.size(), .seed = 3, .rank = world.rank(), .ranks = world.size()});
     run.on([&](keel::event::epoch_begin const& begin) {
       if (of.is_frozen && begin.epoch >= 1) run.unfreeze(*model.middle, 0.02);
@@ -117,9 +119,9 @@ TEST_CASE("a sharded run resumes at an earlier update, and a new one from the ch
   with_each_stage([]<class Recipe>() {
     scratch_directory const directory, other;
     train<Recipe>({.options = {.run_directory = directory, .updates = 6}});
-    auto const again = train<Recipe>({.options = {.run_directory = directory, .updates = 6, .resume_at = 2}});
+    auto const again = train<Recipe>({.options = {.run_directory = directory, .updates = 6, .resume_at = 2}, .begins_at = 2});
     CHECK(std::filesystem::exists(directory / "checkpoints/step-000000006"));
-    auto const from = train<Recipe>({.options = {.run_directory = other, .updates = 6, .resume_from = directory / "checkpoints/step-000000002"}});
+    auto const from = train<Recipe>({.options = {.run_directory = other, .updates = 6, .resume_from = directory / "checkpoints/step-000000002"}, .begins_at = 2});
     CHECK(same_bits(from, again));
     return from;
   });
@@ -130,7 +132,9 @@ TEST_CASE("a sharded run begins with the weights of another, which has other ran
     scratch_directory const directory;
     train<shards3>({.options = {.run_directory = directory, .updates = 4}, .ranks = 4});
     scratch_directory const other;
-    return train<Recipe>({.options = {.run_directory = other, .updates = 3, .weights_from = directory}});
+    auto const found = train<Recipe>({.options = {.run_directory = other, .updates = 3, .weights_from = directory}});
+    CHECK_FALSE(same_bits(found, train<Recipe>({.options = {.run_directory = scratch_directory().path(), .updates = 3}})));
+    return found;
   });
 }
 
@@ -138,14 +142,15 @@ TEST_CASE("a migration renames what is in slices, and adds a whole tensor in the
   with_each_stage([]<class Recipe>() {
     scratch_directory const directory;
     train<Recipe>({.options = {.run_directory = directory, .updates = 2}, .last = "fc"});
-    return train<Recipe>({.options = {.run_directory = directory, .updates = 4}, .change = [](keel::migration& old) { old.rename("fc", "head"); }});
-  });
-  with_each_stage([]<class Recipe>() {
-    scratch_directory const directory;
-    train<Recipe>({.options = {.run_directory = directory, .updates = 2}});
-    return train<Recipe>({.options = {.run_directory = directory, .updates = 4}, .change = [](keel::migration& old) {
-                            old.content().model.at("middle.linear.weight") = at::arange(144, at::kFloat).view({12, 12}).sin();
-                          }});
+    scratch_directory const other;
+    std::filesystem::copy(directory.path(), other.path(), std::filesystem::copy_options::recursive);
+    auto const changed = train<Recipe>({.options = {.run_directory = directory, .updates = 4},
+                                        .change = [](keel::migration& old) {
+                                          old.content().model.at("middle.linear.weight") = at::arange(144, at::kFloat).view({12, 12}).sin();
+                                        },
+                                        .begins_at = 2});
+    CHECK_FALSE(same_bits(changed, train<Recipe>({.options = {.run_directory = other, .updates = 4}, .begins_at = 2})));
+    return changed;
   });
 }
 
@@ -155,7 +160,7 @@ TEST_CASE("layers that were unfrozen are trained again where a sharded run resum
       scratch_directory const uncut, directory;
       auto const whole = train<Recipe>({.options = {.run_directory = uncut, .updates = 6}, .is_frozen = true});
       train<Recipe>({.options = {.run_directory = directory, .updates = cut}, .is_frozen = true});
-      auto const rest = train<Recipe>({.options = {.run_directory = directory, .updates = 6}, .is_frozen = true});
+      auto const rest = train<Recipe>({.options = {.run_directory = directory, .updates = 6}, .is_frozen = true, .begins_at = cut});
       CHECK(same_bits(rest, whole));
       return whole;
     });

@@ -3,6 +3,7 @@
 
 #include <keel/diagnose/compare_runs.ipp>
 #include <keel/diagnose/loss_watch.ipp>
+#include <keel/diagnose/machine_check.ipp>
 #include <keel/diagnose/preflight.ipp>
 #include <keel/diagnose/preflight_loss.ipp>
 #include <keel/diagnose/preflight_passes.ipp>

@@ -9,6 +9,7 @@
 #include <xxhash.h>
 
 #include <keel/recompute/recompute.hpp>
+#include <keel/recompute/recompute_pass.hpp>
 
 #include <keel/libtorch/detail/body_begin.inc>
 
@@ -167,7 +168,10 @@ KEEL_BODY torch::autograd::variable_list reentrant_function::backward(torch::aut
     if (attempt == attempts) throw drew_otherwise();
     before = sum;
   }
-  torch::autograd::backward({result}, {gradients.front()});
+  {
+    recompute_pass const running;
+    torch::autograd::backward({result}, {gradients.front()});
+  }
   // The first result is for the block, which is not a variable.
   torch::autograd::variable_list all = {at::Tensor()};
   for (at::Tensor const& leaf : leaves) all.push_back(leaf.grad());

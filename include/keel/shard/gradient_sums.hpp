@@ -14,6 +14,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -55,8 +56,9 @@ class gradient_sums {
   /// Allocates the buckets that are missing; call before the ranks agree on an update. Returns a checksum of the parameters that require gradients,
   /// which must be equal on all ranks.
   std::int64_t prepare();
-  /// Call before the last backward pass of an update: sums start during it, once `may_begin` permits it.
-  void begin_backward(permission may_begin);
+  /// Call before the last backward pass of an update, which begins with `loss`: sums start during it, once `may_begin` permits it, but not
+  /// from another pass that the program runs within it, whose gradients it may set aside. Undefined `loss`: from any pass.
+  void begin_backward(at::Tensor const& loss, permission may_begin);
   /// Stops starting sums from gradient hooks.
   void forget();
   /// Starts the remaining sums and waits for all. Collective: all ranks must call it once per prepare() on which they agreed. Returns false
@@ -67,6 +69,8 @@ class gradient_sums {
   std::exception_ptr take_failure() { return std::exchange(failed_, nullptr); }
   /// The exception of a hook in the present backward pass; null if there is none.
   std::exception_ptr const& failure() const { return failed_; }
+  /// How often the buckets were rebuilt.
+  std::int64_t cuts() const { return cuts_; }
   /// The number of the next bucket.
   std::size_t next_bucket() const { return begun_; }
   /// Starts it on a rank without a backward pass. Collective.
@@ -87,8 +91,8 @@ class gradient_sums {
   class ready_hook;
 
   void cut();
-  bool is_cut() const;
-  void require_not_frozen() const;
+  bool lacks_parameters() const;
+  bool is_in_watched_pass() const;
   void separate_from_buckets();
   bool is_in_place(std::size_t parameter) const;
   void allocate_buckets();
@@ -126,7 +130,8 @@ class gradient_sums {
     std::size_t bucket = 0, place = 0;
   };
   std::vector<bucket_place> places_;  ///< of each parameter
-  std::vector<bool> takes_part_;      ///< requires grad
+  std::vector<bool> takes_part_;      ///< is in a bucket
+  std::vector<bool> was_frozen_;      ///< in the last prepare()
   std::vector<bool> is_ready_;
   std::vector<bool> was_moved_;  ///< into its bucket, since begin_update()
   std::vector<bool> has_sum_;    ///< some rank has a gradient
@@ -136,6 +141,9 @@ class gradient_sums {
   /// Backward passes of several devices run in several threads.
   std::mutex mutex_;
   permission may_begin_;  ///< empty: no backward pass is watched
+  /// Address of what LibTorch keeps for the watched pass, once it has begun; null if any pass is.
+  std::shared_ptr<std::atomic<void const*>> watched_pass_;
+  std::int64_t cuts_ = 0;
   bool moves_gradients_ = false;
   bool has_released_ = false;
   std::size_t begun_ = 0;

@@ -7,10 +7,12 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <keel/collective/collectives.hpp>
 #include <keel/core/error.hpp>
+#include <keel/recompute/recompute_pass.hpp>
 #include <keel/shard/bucket_flags.hpp>
 #include <keel/shard/buckets.hpp>
 #include <keel/shard/gradient_sums.hpp>
@@ -61,6 +63,7 @@ KEEL_BODY void gradient_sums::parameters_changed() {
 }
 
 KEEL_BODY void gradient_sums::cut() {
+  ++cuts_;
   auto const& tensors = parameters_.tensors;
   for (auto const& [accumulator, key] : hooks_) accumulator->del_post_hook(key);
   hooks_.clear();
@@ -110,21 +113,16 @@ KEEL_BODY void gradient_sums::cut() {
   takes_part_ = std::move(takes_part);
 }
 
-KEEL_BODY bool gradient_sums::is_cut() const {
+KEEL_BODY bool gradient_sums::lacks_parameters() const {
   auto const& tensors = parameters_.tensors;
-  bool is_cut = takes_part_.size() == tensors.size();
-  for (std::size_t i = 0; is_cut && i < tensors.size(); ++i) is_cut = tensors[i].requires_grad() == takes_part_[i];
-  return is_cut;
+  bool lacks = takes_part_.size() != tensors.size();
+  for (std::size_t i = 0; !lacks && i < tensors.size(); ++i) lacks = tensors[i].requires_grad() && !takes_part_[i];
+  return lacks;
 }
 
-KEEL_BODY void gradient_sums::require_not_frozen() const {
-  auto const& tensors = parameters_.tensors;
-  for (std::size_t i = 0; i < tensors.size() && i < takes_part_.size(); ++i) {
-    if (!takes_part_[i] || tensors[i].requires_grad() || !tensors[i].grad().defined()) continue;
-    throw interference_error("E19", parameters_.names[i] +
-                                        " was frozen while an update was open, in which it has a gradient already. Freeze and "
-                                        "unfreeze parameters between updates.");
-  }
+KEEL_BODY bool gradient_sums::is_in_watched_pass() const {
+  return !watched_pass_ || recompute_pass::is_running() ||
+         *watched_pass_ == torch::autograd::get_current_graph_task_exec_info();
 }
 
 KEEL_BODY bool gradient_sums::is_in_place(std::size_t parameter) const {
@@ -163,9 +161,13 @@ KEEL_BODY void gradient_sums::allocate_buckets() {
 }
 
 KEEL_BODY void gradient_sums::begin_update() {
-  if (shards_) return;
   at::NoGradGuard const no_grad;
-  if (!is_cut()) cut();
+  // A parameter that was frozen since the last update may be unfrozen within this one, as those of a discriminator are.
+  bool is_outdated = lacks_parameters();
+  for (std::size_t i = 0; !is_outdated && i < was_frozen_.size(); ++i)
+    is_outdated = takes_part_[i] && was_frozen_[i] && !parameters_.tensors[i].requires_grad();
+  if (is_outdated) cut();
+  if (shards_) return;
   std::lock_guard const lock(mutex_);
   for (bucket& one : buckets_) {
     if (!flags_on_host_) one.flags.reset();
@@ -182,14 +184,16 @@ KEEL_BODY void gradient_sums::begin_update() {
 KEEL_BODY std::int64_t gradient_sums::prepare() {
   at::NoGradGuard const no_grad;
   auto const& tensors = parameters_.tensors;
-  if (!is_cut()) {
-    require_not_frozen();
-    cut();
-  }
+  // One that was frozen within this update stays in its bucket, because it may have a gradient.
+  if (lacks_parameters()) cut();
+  was_frozen_.resize(tensors.size());
   // Less than 2^31, so that a double holds the checksum exactly.
   constexpr std::int64_t prime = 2147483647;
   std::int64_t checksum = static_cast<std::int64_t>(tensors.size()) + 1;
-  for (std::size_t i = 0; i < tensors.size(); ++i) checksum = (checksum * 48271 + (takes_part_[i] ? 2 : 1)) % prime;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    was_frozen_[i] = !tensors[i].requires_grad();
+    checksum = (checksum * 48271 + (was_frozen_[i] ? 1 : 2)) % prime;
+  }
   std::int64_t flags = global_flag_count;
   for (bucket const& one : buckets_) flags += static_cast<std::int64_t>(one.which.size());
   if (flags_on_host_ && (!host_flags_.defined() || host_flags_.numel() != flags)) host_flags_ = at::zeros({flags}, at::kFloat);
@@ -202,7 +206,8 @@ KEEL_BODY std::int64_t gradient_sums::prepare() {
     separate_from_buckets();
   }
   for (bucket& one : buckets_) {
-    one.missing = one.which.size();
+    one.missing = static_cast<std::size_t>(
+        std::count_if(one.which.begin(), one.which.end(), [this](std::size_t i) { return !was_frozen_[i]; }));
     one.pending.reset();
     bool const is_last = &one == &buckets_.back();
     std::int64_t const own = static_cast<std::int64_t>(one.which.size()) + (is_last ? global_flag_count : 0);
@@ -210,7 +215,7 @@ KEEL_BODY std::int64_t gradient_sums::prepare() {
     if (!shards_) point_flags(one, one.sum);
     flags += own;
   }
-  std::fill(is_ready_.begin(), is_ready_.end(), false);
+  is_ready_ = was_frozen_;
   std::fill(has_sum_.begin(), has_sum_.end(), false);
   begun_ = 0;
   failed_ = nullptr;
@@ -218,8 +223,15 @@ KEEL_BODY std::int64_t gradient_sums::prepare() {
   return checksum;
 }
 
-KEEL_BODY void gradient_sums::begin_backward(permission may_begin) {
+KEEL_BODY void gradient_sums::begin_backward(at::Tensor const& loss, permission may_begin) {
   std::lock_guard const lock(mutex_);
+  watched_pass_ = nullptr;
+  if (loss.defined() && loss.requires_grad()) {
+    watched_pass_ = std::make_shared<std::atomic<void const*>>(nullptr);
+    loss.register_hook([pass = watched_pass_](at::Tensor const& /*gradient*/) {
+      *pass = torch::autograd::get_current_graph_task_exec_info();
+    });
+  }
   may_begin_ = std::move(may_begin);
 }
 
@@ -232,6 +244,7 @@ KEEL_BODY void gradient_sums::forget() {
 KEEL_BODY void gradient_sums::ready(std::size_t parameter) noexcept {
   std::lock_guard const lock(mutex_);
   try {
+    if (may_begin_ && !is_in_watched_pass()) return;
     if (moves_gradients_) move_into_bucket(parameter);
     if (!may_begin_ || failed_ || is_ready_[parameter]) return;
     is_ready_[parameter] = true;

@@ -5,7 +5,8 @@
 // rank that throws still takes part and reports its failure. So does a rank whose loss is not finite, whose data has ended, or that is
 // requested to stop or save.
 // If the loss is known before the last backward pass of an update, or stays on the device that decides, the exchange and the all-reduce
-// overlap that pass (gradient_sums.hpp). Otherwise both follow it.
+// overlap that pass (gradient_sums.hpp). Otherwise both follow it. The all-reduce also follows it if a rank exchanged after its pass in the
+// last update, as with a hook of micro_batch_end.
 // Buffers, such as batch norm's statistics, are broadcast from rank 0 at the end of each update.
 // Not supported: batch statistics over all ranks.
 #pragma once
@@ -108,13 +109,13 @@ class replication final : public rank_requests {
   }
   /// Call before the last backward pass of an update with whether begin_agreement() precedes that pass on this rank.
   void set_overlaps(bool overlaps) { overlaps_ = overlaps; }
-  /// Starts no more sums from the gradients of a backward pass, which is another one's from now on.
+  /// Stops starting sums from gradient hooks: later backward passes are others, such as that of a trace.
   void forget_backward() {
     if (sums_) sums_->forget();
   }
   /// Starts the agreement, and lets gradient sums start in the last backward pass. Call before that pass with the update's summary, whose
-  /// loss is finite or stays on the device. Collective.
-  void begin_agreement(update_summary const& local);
+  /// loss is finite or stays on the device. `loss`: what the pass begins with; undefined: sums start from any backward pass. Collective.
+  void begin_agreement(update_summary const& local, at::Tensor const& loss = {});
   /// Returns the summary over all ranks, in the unit of the first rank that has one. Collective: call once all micro-batches are done; if
   /// the result is finite, call sum_gradients() next. Throws world_error (E25) with the message of another rank that threw. Throws
   /// world_error (E26) if a rank is at another update, trains other parameters, or has other learning rates or parameter values (a sample
@@ -370,6 +371,7 @@ class replication final : public rank_requests {
   bool has_pending_sums_ = false;                 ///< the others are in the gradient sums, or will start them
   double factor_ = 1.0;                           ///< factor of this rank's gradients in the sums
   std::int64_t trained_ = 0;                      ///< checksum of the parameters that require grad
+  std::int64_t known_cuts_ = 0;                   ///< of the gradient sums, to which the expected passes belong
   double unit_ = 0.0;                             ///< unit of the weights in the open update; 0: no rank has one yet
   std::vector<torch::nn::Module const*> models_;  ///< models with shared buffers
   shared_buffers buffers_;

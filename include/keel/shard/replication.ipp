@@ -306,9 +306,8 @@ KEEL_BODY void replication::begin_exchange(update_summary const& local, ending h
   if (takes_part && parameter_shards_) parameter_shards_->prepare_buffers();
   // Under zero<3> the backward pass that was agreed on has begun sums.
   if (takes_part && !early_factor_) {
-    auto const before = std::exchange(trained_, sums().prepare());
-    // Other buckets.
-    if (trained_ != before) passes_.forget_backward();
+    trained_ = sums().prepare();
+    if (std::exchange(known_cuts_, sums().cuts()) != sums().cuts()) passes_.forget_backward();
   }
   own[trains] = takes_part ? real(trained_) : 0.0;
   own[packed_field::phase] = phase;
@@ -372,9 +371,9 @@ KEEL_BODY std::optional<double> replication::permitted_sum_factor() {
     if (early_factor_) announce(pass_phase::bucket, static_cast<double>(bucket), "a bucket of gradients");
     return early_factor_;
   }
-  // A rank that agrees only after its pass, because of a hook, is not waited for in those of the others.
+  // If a rank exchanges only after its backward pass, do not block the others inside theirs.
   if (!all_overlapped_ && !shards_gradients()) return std::nullopt;
-  // Otherwise waits, so that which gradients miss the start of their bucket, and with it the order of sums, is the same in every run.
+  // Block: polling would make the set of late gradients, and with it the order of sums, depend on timing.
   if (!is_exchanging_ || !numbers().complete() || !numbers().is_done()) return std::nullopt;
   for (int rank = 0; rank < world_.size(); ++rank) {
     if (numbers().of(rank, packed_field::threw) != 0.0) return std::nullopt;
@@ -755,9 +754,13 @@ KEEL_BODY update_summary replication::finish_exchange(ending how, std::string co
     requests_.saves = requests_.saves || of(rank, packed_field::saves) != 0.0;
     requests_.thrashes = requests_.thrashes || of(rank, packed_field::thrashes) != 0.0;
   }
-  all_overlapped_ = true;
-  for (int rank = 0; rank < world_.size(); ++rank) all_overlapped_ = all_overlapped_ && of(rank, packed_field::overlaps) != 0.0;
   update_summary const all = combine_summaries();
+  // The end of the data is no update, and must not change how the first one of the next epoch is summed.
+  if (all.first_exhausted_rank < 0) {
+    all_overlapped_ = true;
+    for (int rank = 0; rank < world_.size(); ++rank)
+      all_overlapped_ = all_overlapped_ && of(rank, packed_field::overlaps) != 0.0;
+  }
   if (int const other = numbers().first_mismatch(packed_field::trains); other >= 0 && all.first_exhausted_rank < 0)
     throw world_error("E26", "rank " + std::to_string(other) +
                                  " and rank 0 do not train the same parameters: some require grad on only one of them. Freeze "
@@ -778,12 +781,12 @@ KEEL_BODY update_summary replication::finish_exchange(ending how, std::string co
   return all;
 }
 
-KEEL_BODY void replication::begin_agreement(update_summary const& local) {
+KEEL_BODY void replication::begin_agreement(update_summary const& local, at::Tensor const& loss) {
   if (!is_shared()) return;
   // The pass went on although a unit threw this.
   if (is_cancelled_) throw pass_cancelled();
   begin_exchange(local, ending::none, parameter_shards_ ? pass_phase::backward_begins : pass_phase::agreement);
-  sums().begin_backward([this] { return permitted_sum_factor(); });
+  sums().begin_backward(loss, [this] { return permitted_sum_factor(); });
 }
 
 KEEL_BODY update_summary replication::agree(update_summary const& local) {

@@ -51,7 +51,7 @@ class replicated_update final : public update_strategy {
 
   /// Summarizes this rank's update. `loss`: this rank's loss, if its host knows it.
   update_summary make_update_summary(double loss, double loss_weight, double unit, double weight) const;
-  void begin_agreement(loss_accumulator const& tally, double weight);
+  void begin_agreement(loss_accumulator const& tally, double weight, at::Tensor const& loss);
   /// `complete`: all micro-batches are done.
   agreement agree(bool complete);
   /// Sums the gradients over the ranks if all losses are finite and their total weight is positive.

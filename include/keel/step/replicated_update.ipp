@@ -32,7 +32,7 @@ KEEL_BODY void replicated_update::overlap_agreement_with_backward() {
   parts_.ranks.set_overlaps(is_known && is_single_pass);
   if (!parts_.ranks.is_shared() || !is_known || !is_single_pass) return;
   parts_.pass.set_before_backward_hook(
-      [this](loss_accumulator const& tally, double weight) { begin_agreement(tally, weight); });
+      [this](loss_accumulator const& tally, double weight, at::Tensor const& loss) { begin_agreement(tally, weight, loss); });
 }
 
 KEEL_BODY update_decision replicated_update::decide() {
@@ -107,16 +107,16 @@ KEEL_BODY update_summary replicated_update::make_update_summary(double loss, dou
           .on_device = on_device()};
 }
 
-KEEL_BODY void replicated_update::begin_agreement(loss_accumulator const& tally, double weight) {
+KEEL_BODY void replicated_update::begin_agreement(loss_accumulator const& tally, double weight, at::Tensor const& loss) {
   auto const [unit, total] = parts_.pass.weights_with(weight);
   if (on_device()) {
     if (!has_nonfinite_loss())
-      parts_.ranks.begin_agreement(make_update_summary(0.0, sums().loss.weight + tally.weight, unit, total));
+      parts_.ranks.begin_agreement(make_update_summary(0.0, sums().loss.weight + tally.weight, unit, total), loss);
     return;
   }
-  loss_accumulator loss = sums().loss;
-  is_sum() ? loss.add_term(tally) : loss.add(tally);
-  if (std::isfinite(loss.mean())) parts_.ranks.begin_agreement(make_update_summary(loss.mean(), loss.weight, unit, total));
+  loss_accumulator all = sums().loss;
+  is_sum() ? all.add_term(tally) : all.add(tally);
+  if (std::isfinite(all.mean())) parts_.ranks.begin_agreement(make_update_summary(all.mean(), all.weight, unit, total), loss);
 }
 
 KEEL_BODY replicated_update::agreement replicated_update::agree(bool complete) {

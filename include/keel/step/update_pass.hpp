@@ -105,9 +105,9 @@ class update_pass {
   /// interference_error (E19) if the program changed a gradient or a parameter since the previous micro-batch.
   loss_accumulator run(any_micro_batch& batch, memory_settings const& relief);
 
-  /// One-shot callback before the next backward pass. Receives the loss of the micro-batch and its weight. Called only if the loss is
-  /// known to be finite, or if losses stay on the device.
-  using before_backward = std::function<void(loss_accumulator const&, double)>;
+  /// One-shot callback before the next backward pass. Receives the losses of the micro-batch, the weight, and the loss of the pass. Called
+  /// only if the loss is known to be finite, or if losses stay on the device.
+  using before_backward = std::function<void(loss_accumulator const&, double, at::Tensor const&)>;
   void set_before_backward_hook(before_backward call) { before_backward_ = std::move(call); }
   /// Returns the unit and the total weight as they would be after one more micro-batch of this weight.
   std::pair<double, double> weights_with(double weight) const;

@@ -267,7 +267,7 @@ KEEL_BODY void update_pass::run_piece(any_micro_batch& piece, memory_settings co
     // The update will be skipped, so a backward pass would only cost time.
     if (!std::isfinite(value) || (after_backward_ && has_nonfinite_loss(tally))) return;
   }
-  if (before_backward_) std::exchange(before_backward_, nullptr)(tally, loss.weight);
+  if (before_backward_) std::exchange(before_backward_, nullptr)(tally, loss.weight, loss.mean);
   add_gradients(loss);
   if (after_backward_) after_backward_();
 }

@@ -22,6 +22,9 @@ int check(std::vector<std::filesystem::path> const& recipes);
 
 // Commands with LibTorch.
 
+/// Measures this machine as a run uses it, and, started by a launcher, the links among its ranks. `directory`: where runs are saved.
+/// `ranks`: how many ranks to try on this machine without a launcher. Returns 0 if all is well, 1 if something is slow or wrong.
+int check_machine(std::filesystem::path const& directory, int ranks);
 /// Returns 0 if the records are equal, 1 if they differ.
 int compare(std::filesystem::path const& run_a, std::filesystem::path const& run_b);
 /// Prints the memory of parameters, gradients and optimizer state. `weights`: a safetensors file, a checkpoint, or a run directory for

@@ -69,6 +69,19 @@ int main(int count, char** words) {
       ->capture_default_str();
   estimate->callback([&] { status = keel::tools::estimate(first, second, frozen, ranks, state_per_parameter); });
 
+  int tried_ranks = 2;
+  first = ".";
+  auto* const doctor = program.add_subcommand(
+      "doctor",
+      "measures threads, BLAS, memory, disk, devices and collectives as a run uses them, and says what is slow or wrong. Under "
+      "torchrun, mpirun or srun it measures the links among the ranks. Exit status: 0 all is well, 1 something is slow or "
+      "wrong");
+  doctor->add_option("DIRECTORY", first, "where runs are saved")->capture_default_str();
+  doctor->add_option("--ranks", tried_ranks, "ranks to try on this machine: 2, 4, .. up to this number")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  doctor->callback([&] { status = keel::tools::check_machine(first, tried_ranks); });
+
   auto* const checkpoint = program.add_subcommand("checkpoint", "looks into checkpoints");
   checkpoint->require_subcommand(1);
   auto* const verify =
