@@ -138,17 +138,22 @@ TEST_CASE("a sharded run begins with the weights of another, which has other ran
   });
 }
 
-TEST_CASE("a migration renames what is in slices, and adds a whole tensor in their place") {
+TEST_CASE("a migration renames what is in slices, and sets a whole tensor in their place") {
   with_each_stage([]<class Recipe>() {
     scratch_directory const directory;
     train<Recipe>({.options = {.run_directory = directory, .updates = 2}, .last = "fc"});
-    scratch_directory const other;
+    auto const rename = [](keel::migration& old) { old.rename("fc", "head"); };
+    return train<Recipe>({.options = {.run_directory = directory, .updates = 4}, .change = rename, .begins_at = 2});
+  });
+  with_each_stage([]<class Recipe>() {
+    scratch_directory const directory, other;
+    train<Recipe>({.options = {.run_directory = directory, .updates = 2}});
+    std::filesystem::remove(other.path());
     std::filesystem::copy(directory.path(), other.path(), std::filesystem::copy_options::recursive);
-    auto const changed = train<Recipe>({.options = {.run_directory = directory, .updates = 4},
-                                        .change = [](keel::migration& old) {
-                                          old.content().model.at("middle.linear.weight") = at::arange(144, at::kFloat).view({12, 12}).sin();
-                                        },
-                                        .begins_at = 2});
+    auto const set_weight = [](keel::migration& old) {
+      old.content().model.at("middle.linear.weight") = at::arange(144, at::kFloat).view({12, 12}).sin();
+    };
+    auto const changed = train<Recipe>({.options = {.run_directory = directory, .updates = 4}, .change = set_weight, .begins_at = 2});
     CHECK_FALSE(same_bits(changed, train<Recipe>({.options = {.run_directory = other, .updates = 4}, .begins_at = 2})));
     return changed;
   });

@@ -211,9 +211,9 @@ inline constexpr row_without_predicate rules_without_predicate[] = {
     {"Z22", decided::never, "",
      "replicas are compared bit by bit with every save: E26 names the parameter and the rank that drifted",
      "a replica that drifted is found with the next save, by parameter and rank, and the checkpoint before it stays"},
-    {"A06", decided::never, "", "a gradient that grows after its sum has begun is added up once more",
-     "a gradient that the backward pass adds to after its sum has begun is added up once more, on all ranks where one rank "
-     "sees it"},
+    {"A06", decided::never, "", "a gradient that grows after its sum has begun is summed in a second round",
+     "a gradient that the backward pass adds to after its sum has begun is summed in a second round, with the same bits on all "
+     "ranks"},
     {"B09", decided::later, "", "waits for a look at the batches of all ranks: their rows are weighed, and may be uneven", ""},
     {"B13", decided::later, "", "waits for GRPO (U09): the generation batch is judged (B12), its steps are not", ""},
     {"B14", decided::later, "", "waits for GRPO (U09)", ""},

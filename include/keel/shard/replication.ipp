@@ -755,7 +755,7 @@ KEEL_BODY update_summary replication::finish_exchange(ending how, std::string co
     requests_.thrashes = requests_.thrashes || of(rank, packed_field::thrashes) != 0.0;
   }
   update_summary const all = combine_summaries();
-  // The end of the data is no update, and must not change how the first one of the next epoch is summed.
+  // The end of the data is not an update, and must not change how the first one of the next epoch is summed.
   if (all.first_exhausted_rank < 0) {
     all_overlapped_ = true;
     for (int rank = 0; rank < world_.size(); ++rank)
