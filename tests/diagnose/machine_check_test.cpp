@@ -62,15 +62,17 @@ TEST_CASE("a directory that cannot be written is an error with its name, and not
   CHECK_THROWS_AS(keel::detail::check_disk(keel::real_files(), directory / "file"), keel::file_error);
 }
 
-TEST_CASE("threads are slow where there are more than cores, where one is left on many cores, and where more take longer") {
+TEST_CASE("threads are slow where there are more than cores, where one is used and all cores are faster, and where more take longer") {
   auto const verdict = [](int threads, int cores, double one, double all, bool is_launched = false) {
     return keel::detail::judge_threads({threads, cores, one, all}, is_launched).verdict;
   };
   CHECK(verdict(4, 4, 4.0, 1.0) == machine_verdict::ok);
   CHECK(verdict(1, 1, 1.0, 1.0) == machine_verdict::ok);
   CHECK(verdict(8, 4, 4.0, 1.0) == machine_verdict::slow);
-  CHECK(verdict(1, 4, 1.0, 1.0) == machine_verdict::slow);
-  CHECK(verdict(1, 4, 1.0, 1.0, true) == machine_verdict::ok);
+  CHECK(verdict(1, 4, 3.0, 1.0) == machine_verdict::slow);
+  CHECK(verdict(1, 4, 3.0, 1.0, true) == machine_verdict::ok);
+  // One core with several hardware threads.
+  CHECK(verdict(1, 2, 1.0, 1.1) == machine_verdict::ok);
   CHECK(verdict(4, 4, 1.0, 2.0) == machine_verdict::slow);
 }
 
@@ -89,7 +91,7 @@ TEST_CASE("a link is wrong by its results first, and slow by its latency or its 
 TEST_CASE("products, copies and collectives of this machine have the right results, and threads are restored") {
   int const threads = at::get_num_threads();
   CHECK(keel::detail::check_matrix_product().verdict != machine_verdict::wrong);
-  CHECK(keel::detail::check_threads(false).measured.find(std::to_string(threads) + " threads on") == 0);
+  CHECK(keel::detail::check_threads(false).measured.find(std::to_string(threads) + " of LibTorch, on ") == 0);
   CHECK(at::get_num_threads() == threads);
   CHECK(keel::detail::check_memory().measured.find("GB/s") != std::string::npos);
   for (int const ranks : {2, 3}) {

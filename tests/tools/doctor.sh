@@ -31,7 +31,7 @@ consistent "$status" "$folder/said"
 
 status=0
 OMP_NUM_THREADS=64 "$keel" doctor "$folder/runs" > "$folder/said" 2>&1 || status=$?
-[ "$(nproc)" -ge 64 ] || { says "$folder/said" '^threads +slow +64 threads' 'Set OMP_NUM_THREADS'; consistent "$status" "$folder/said"; }
+[ "$(nproc)" -ge 64 ] || { says "$folder/said" '^threads +slow +64 of LibTorch' 'Set OMP_NUM_THREADS'; consistent "$status" "$folder/said"; }
 
 touch "$folder/file"
 status=0

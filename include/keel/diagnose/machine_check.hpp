@@ -26,7 +26,7 @@ struct machine_finding {
 /// What check_threads() measures.
 struct thread_speed {
   int threads = 1, cores = 1;
-  double seconds_of_one = 0.0, seconds_of_all = 0.0;  ///< of a matrix product, with one thread and with all
+  double seconds_of_one = 0.0, seconds_of_all = 0.0;  ///< of a matrix product, with one thread, and with one per core or more
 };
 /// `is_launched`: a launcher has divided the cores among ranks.
 machine_finding judge_threads(thread_speed const& found, bool is_launched);

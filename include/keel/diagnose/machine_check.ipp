@@ -61,24 +61,24 @@ inline double time_matrix_product() {
   return median_seconds(7, [&] { static_cast<void>(at::matmul(a, b)); });
 }
 
-/// Returns what `call` returns with one thread.
-template <class Call>
-auto with_one_thread(Call const& call) {
-  int const threads = at::get_num_threads();
-  auto const restore = c10::make_scope_exit([threads] { at::set_num_threads(threads); });
-  at::set_num_threads(1);
-  return call();
+inline double time_matrix_product_with(int threads) {
+  int const before = at::get_num_threads();
+  auto const restore = c10::make_scope_exit([before] { at::set_num_threads(before); });
+  at::set_num_threads(threads);
+  return time_matrix_product();
 }
 
 KEEL_BODY machine_finding judge_threads(thread_speed const& found, bool is_launched) {
+  double const gain = found.seconds_of_one / found.seconds_of_all;
   machine_finding result{"threads", machine_verdict::ok,
-                         format_finding("%d threads on %d cores; a matrix product is %.1f times as fast as with one",
-                                        found.threads, found.cores, found.seconds_of_one / found.seconds_of_all)};
+                         format_finding("%d of LibTorch, on %d cores", found.threads, found.cores)};
+  int const timed = std::max(found.threads, found.cores);
+  if (timed > 1) result.measured += format_finding("; a matrix product is %.1f times as fast with %d as with one", gain, timed);
   if (found.threads > found.cores) {
     result.advice = "More threads than cores wait for each other. Set OMP_NUM_THREADS to the number of cores of a rank.";
-  } else if (found.threads == 1 && found.cores > 1 && !is_launched) {
-    result.advice = "LibTorch uses one of the cores. Unset OMP_NUM_THREADS, or set it to the number of cores.";
-  } else if (found.threads > 1 && found.seconds_of_one < 0.9 * found.seconds_of_all) {
+  } else if (found.threads == 1 && gain > 1.3 && !is_launched) {
+    result.advice = "LibTorch uses one of the cores. Set OMP_NUM_THREADS to the number of cores.";
+  } else if (found.threads > 1 && gain < 0.9) {
     result.advice =
         "More threads make it slower: other processes use the cores, or a container limits the time on them. Compare the load "
         "(uptime) and the limit (cpu.max of the control group), and set OMP_NUM_THREADS to the number of free cores.";
@@ -92,13 +92,13 @@ KEEL_BODY machine_finding check_threads(bool is_launched) {
   int const cores = ::sched_getaffinity(0, sizeof allowed, &allowed) == 0
                         ? CPU_COUNT(&allowed)
                         : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  double const of_all = time_matrix_product();
-  return judge_threads({at::get_num_threads(), cores, with_one_thread([] { return time_matrix_product(); }), of_all},
-                       is_launched);
+  int const threads = at::get_num_threads();
+  double const of_all = time_matrix_product_with(std::max(threads, cores));
+  return judge_threads({threads, cores, time_matrix_product_with(1), of_all}, is_launched);
 }
 
 KEEL_BODY machine_finding check_matrix_product() {
-  double const seconds = with_one_thread([] { return time_matrix_product(); });
+  double const seconds = time_matrix_product_with(1);
   double const speed = 2.0 * matrix_width * matrix_width * matrix_width / seconds / 1e9;
   at::Tensor const a = at::randn({matrix_width, matrix_width}), b = at::randn({matrix_width, matrix_width});
   at::Tensor const exact = at::matmul(a.to(at::kDouble), b.to(at::kDouble));
