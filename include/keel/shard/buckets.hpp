@@ -25,7 +25,7 @@ inline at::ScalarType sum_dtype(at::Tensor const& parameter) {
 /// Maximum bytes of a bucket of shards for `all` bytes of parameters. A bucket is copied several times, so it is a small fraction of what a
 /// rank has of them.
 inline std::int64_t shard_bucket_bytes(std::int64_t all, int ranks) {
-  return std::clamp(all / (32 * ranks), std::int64_t{1} << 18, bucket_bytes);
+  return std::clamp(all / (std::int64_t{32} * ranks), std::int64_t{1} << 18, bucket_bytes);
 }
 
 /// Splits the indices `which` into buckets of consecutive ones and calls `use(bucket)` for each. The tensors `tensor_of(index)` of a bucket

@@ -442,7 +442,8 @@ KEEL_BODY parameter_shards::gather_buffers& parameter_shards::begin(std::size_t 
 
 template <class IsWritten>
 void parameter_shards::finish(gather_buffers& buffers, IsWritten const& is_written) {
-  std::size_t const unit = buffers.unit.value();
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the buffers are in use
+  std::size_t const unit = *buffers.unit;
   buffers.unit.reset();
   world_.waiting([&] {
     if (auto const pending = std::exchange(buffers.pending, nullptr)) pending->wait();

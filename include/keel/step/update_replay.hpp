@@ -3,6 +3,9 @@
 // enough memory: they agree at the end of the update, so that no rank waits for one that retries (O01).
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
 
 #include <algorithm>

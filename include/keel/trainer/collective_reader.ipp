@@ -222,6 +222,7 @@ KEEL_BODY std::string collective_reader::keep(std::string const& name, tensor_sl
     one.own = choice(to.kind, name, part->sizes);
     // In another memory order the elements of this rank are spread over the saved slices.
     bool const fits = one.own && one.own->has_same_tensor(*part);
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the manifest was verified, so its slices have a number of elements
     one.form = fits ? *one.own : tensor_slice{part->sizes, part->strides, 0, count_elements(*part).value()};
     one.values = at::empty({one.form.count}, values.options());
   }
