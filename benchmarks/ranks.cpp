@@ -75,17 +75,26 @@ void begin(int threads) {
   at::manual_seed(1337);
 }
 
-/// The model of examples/char_gpt and the batches of one process.
+/// Batches of one process, with the rows of so many ranks.
+std::vector<at::Tensor> make_batches(int ranks) {
+  std::vector<at::Tensor> batches;
+  for (int i = 0; i < 16; ++i) batches.push_back(at::randint(size.vocabulary, {ranks * rows, size.context + 1}));
+  return batches;
+}
+
+torch::optim::AdamWOptions adamw_options() { return torch::optim::AdamWOptions(2e-3).betas({0.9, 0.95}).weight_decay(0.1); }
+
+at::Tensor compute_loss(char_gpt::gpt& model, at::Tensor const& ids) {
+  at::Tensor const logits = model->forward(ids.slice(1, 0, size.context)).flatten(0, 1);
+  return at::cross_entropy_loss(logits, ids.slice(1, 1, size.context + 1).reshape({-1}));
+}
+
+/// The model of examples/char_gpt, trained by keel.
 template <class Shard>
 class training {
  public:
-  /// With the rows of so many ranks.
   training(keel::world_of_ranks const& world, int ranks)
-      : model_(size),
-        optimizer_(model_->parameters(), torch::optim::AdamWOptions(2e-3).betas({0.9, 0.95}).weight_decay(0.1)),
-        step_{model_, optimizer_, world} {
-    for (int i = 0; i < 16; ++i) batches_.push_back(at::randint(size.vocabulary, {ranks * rows, size.context + 1}));
-  }
+      : model_(size), optimizer_(model_->parameters(), adamw_options()), batches_(make_batches(ranks)), step_{model_, optimizer_, world} {}
 
   /// Of the optimizer's state here, over an equal share of Adam's two moments in fp32.
   double bytes_over_formula(int ranks) {
@@ -99,10 +108,7 @@ class training {
   }
   /// Milliseconds of an update.
   double turn() {
-    auto const loss_of = [this](at::Tensor const& ids) {
-      at::Tensor const logits = model_->forward(ids.slice(1, 0, size.context)).flatten(0, 1);
-      return at::cross_entropy_loss(logits, ids.slice(1, 1, size.context + 1).reshape({-1}));
-    };
+    auto const loss_of = [this](at::Tensor const& ids) { return compute_loss(model_, ids); };
     return keel_benchmark::milliseconds([&] {
              for (int i = 0; i < 2 * steps; ++i) step_(batches_[next_++ % batches_.size()], loss_of);
            }) /
@@ -120,17 +126,13 @@ class training {
 /// The same in a loop by hand, in one process.
 class by_hand {
  public:
-  explicit by_hand(int ranks) : model_(size), optimizer_(model_->parameters(), torch::optim::AdamWOptions(2e-3).betas({0.9, 0.95}).weight_decay(0.1)) {
-    for (int i = 0; i < 16; ++i) batches_.push_back(at::randint(size.vocabulary, {ranks * rows, size.context + 1}));
-  }
+  explicit by_hand(int ranks) : model_(size), optimizer_(model_->parameters(), adamw_options()), batches_(make_batches(ranks)) {}
   double turn() {
     return keel_benchmark::milliseconds([&] {
              for (int i = 0; i < steps; ++i) {
                optimizer_.zero_grad();
                for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
-                 at::Tensor const& ids = batches_[next_++ % batches_.size()];
-                 at::Tensor const logits = model_->forward(ids.slice(1, 0, size.context)).flatten(0, 1);
-                 at::Tensor const loss = at::cross_entropy_loss(logits, ids.slice(1, 1, size.context + 1).reshape({-1})) / 2;
+                 at::Tensor const loss = compute_loss(model_, batches_[next_++ % batches_.size()]) / 2;
                  loss.backward();
                  loss.item<double>();
                }

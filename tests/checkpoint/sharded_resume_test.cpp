@@ -19,13 +19,13 @@ using namespace keel::literals;
 
 namespace {
 
-template <class... Policies>
-struct saving : keel::recipe<keel::checkpoint::every<2_steps, keel::checkpoint::keep<10>>, keel::determinism::seeded<5>, keel::ema<0.9>,
-                             Policies...> {};
-using replicas = saving<keel::nonfinite::skip<20>, keel::shard::replicate>;
-using shards1 = saving<keel::nonfinite::skip<20>, keel::shard::zero<1>>;
-using shards2 = saving<keel::nonfinite::skip<20>, keel::shard::zero<2>>;
-using shards3 = saving<keel::nonfinite::skip<20>, keel::shard::zero<3>>;
+template <class Shard>
+struct saving : keel::recipe<Shard, keel::checkpoint::every<2_steps, keel::checkpoint::keep<10>>, keel::determinism::seeded<5>, keel::ema<0.9>, keel::nonfinite::skip<20>> {
+};
+using replicas = saving<keel::shard::replicate>;
+using shards1 = saving<keel::shard::zero<1>>;
+using shards2 = saving<keel::shard::zero<2>>;
+using shards3 = saving<keel::shard::zero<3>>;
 
 /// A layer with a parameter that has no elements.
 struct padded_layer : torch::nn::Module {

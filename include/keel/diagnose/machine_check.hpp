@@ -39,7 +39,7 @@ machine_finding check_disk(file_system& files, std::filesystem::path const& dire
 /// A finding for each device, or one that there is none.
 std::vector<machine_finding> check_devices();
 
-/// What check_collectives() measures.
+/// What measure_link() measures.
 struct link_speed {
   double seconds = 0.0;           ///< of an all-gather of a few numbers
   double bytes_per_second = 0.0;  ///< of an all-reduce of 16 MiB
@@ -48,7 +48,7 @@ struct link_speed {
 machine_finding judge_link(link_speed const& found, int ranks, std::string const& where);
 /// Collective.
 link_speed measure_link(world_of_ranks const& world);
-/// So many ranks, in threads of this process, over Gloo as processes would.
+/// Measures the link of `ranks` threads of this process, which communicate over Gloo as processes do.
 machine_finding check_local_ranks(int ranks);
 
 /// One line a finding, and its advice below it.

@@ -24,6 +24,7 @@
 #include <exception>
 #include <keel/collective/collectives.hpp>
 #include <keel/collective/join.hpp>
+#include <keel/collective/tcp_socket.hpp>
 #include <keel/core/error.hpp>
 #include <keel/diagnose/machine_check.hpp>
 #include <thread>
@@ -189,7 +190,7 @@ inline machine_finding check_device(at::Device device) {
   if (!is_kept || !(error < 1e-2)) {
     found.verdict = machine_verdict::wrong;
     found.advice = "Results or memory are wrong. Take the device out of service, and read its errors with nvidia-smi -q.";
-  } else if (of_bfloat16 < 1.0 || static_cast<double>(host.nbytes()) / copy < 1e9) {
+  } else if (of_float < 0.5 || static_cast<double>(host.nbytes()) / copy < 1e9) {
     found.verdict = machine_verdict::slow;
     found.advice =
         "Another process may use it, or its clock or its bus is throttled. Compare nvidia-smi and nvidia-smi -q -d "
@@ -258,48 +259,47 @@ KEEL_BODY machine_finding judge_link(link_speed const& found, int ranks, std::st
 }
 
 inline int find_free_loopback_port() {
-  int const socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  unique_socket const socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof address;
-  bool const is_bound = socket >= 0 && ::bind(socket, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
-                        ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length) == 0;
-  if (socket >= 0) ::close(socket);
+  bool const is_bound = socket.get() >= 0 && ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) == 0 &&
+                        ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0;
   if (!is_bound)
-    throw world_error("E24", "there is no free port on the loopback interface, through which ranks of one machine meet.");
+    throw world_error("E24",
+                      "the loopback interface has no free port, which the ranks of one machine need for their rendezvous.");
   return ntohs(address.sin_port);
 }
 
 KEEL_BODY machine_finding check_local_ranks(int ranks) {
-#if defined(KEEL_GLOO) && !KEEL_GLOO
-  return {"collectives", machine_verdict::absent,
-          std::to_string(ranks) + " ranks were not tried: keel was compiled without Gloo's headers (libgloo-dev)"};
-#endif
   link_speed found;
   std::vector<std::exception_ptr> failed(static_cast<std::size_t>(ranks));
   try {
     int const port = find_free_loopback_port();
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&, rank] {
-        try {
-          at::set_num_threads(1);
-          link_speed const own = measure_link(
-              join({.rank = rank, .size = ranks, .address = "127.0.0.1", .port = port}, {.timeout = std::chrono::seconds(30)}));
-          if (rank == 0) found = own;
-        } catch (...) {
-          // Rethrown below, in the thread that waits for all.
-          failed[static_cast<std::size_t>(rank)] = std::current_exception();
-        }
-      });
+    {
+      // They are joined where this block ends, also if one cannot be started.
+      std::vector<std::jthread> threads;
+      for (int rank = 0; rank < ranks; ++rank) {
+        threads.emplace_back([&, rank] {
+          try {
+            at::set_num_threads(1);
+            link_speed const own = measure_link(join({.rank = rank, .size = ranks, .address = "127.0.0.1", .port = port},
+                                                     {.timeout = std::chrono::seconds(30)}));
+            if (rank == 0) found = own;
+          } catch (...) {
+            // Kept, and rethrown in the thread that waits for all.
+            failed[static_cast<std::size_t>(rank)] = std::current_exception();
+          }
+        });
+      }
     }
-    for (std::thread& one : threads) one.join();
     for (std::exception_ptr const& one : failed) {
       if (one) std::rethrow_exception(one);
     }
   } catch (world_error const& thrown) {
-    return {"collectives", machine_verdict::wrong, std::to_string(ranks) + " ranks of this machine do not meet", thrown.what()};
+    return {"collectives", machine_verdict::wrong, std::to_string(ranks) + " ranks of this machine cannot connect",
+            thrown.what()};
   }
   return judge_link(found, ranks, "of this machine");
 }

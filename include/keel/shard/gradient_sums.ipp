@@ -127,10 +127,12 @@ KEEL_BODY bool gradient_sums::is_in_watched_pass() const {
 
 KEEL_BODY bool gradient_sums::is_in_place(std::size_t parameter) const {
   auto const [number, place] = places_[parameter];
-  at::Tensor const& gradient = parameters_.tensors[parameter].grad();
-  if (!gradient.is_alias_of(buckets_[number].sum)) return false;
-  at::Tensor const elements = elements_of(buckets_[number], place);
-  return gradient.data_ptr() == elements.data_ptr() && gradient.strides() == elements.strides();
+  bucket const& of = buckets_[number];
+  at::Tensor const& like = parameters_.tensors[parameter];
+  at::Tensor const& gradient = like.grad();
+  // Without making a view, once a parameter and update.
+  return gradient.is_alias_of(of.sum) && gradient.storage_offset() == of.begins[place] &&
+         (like.is_non_overlapping_and_dense() ? gradient.strides() == like.strides() : gradient.is_contiguous());
 }
 
 KEEL_BODY void gradient_sums::separate_from_buckets() {
