@@ -59,6 +59,7 @@
 #include <keel/optimizer/sgd.hpp>
 #include <keel/recompute/recompute.hpp>
 #include <keel/recompute/unit.hpp>
+#include <keel/shard/shard_parameters.hpp>
 #include <keel/step/owned.hpp>
 #include <keel/step/step.hpp>
 #include <keel/trainer/part.hpp>

@@ -739,7 +739,7 @@ TEST_CASE("a model is whole again for another step, for export and evaluation, a
       train(step);
     }
     keel::adamw optimizer(model.parameters(), 0.01);
-    CHECK(has(message_of([&] { keel::step<cut<skips>>{model, optimizer, world}; }), "unshard_parameters"));
+    CHECK(has(message_of([&] { keel::step<whole<skips>>{model, optimizer, world}; }), "unshard_parameters"));
   });
 }
 

@@ -12,6 +12,7 @@
 
 #include <filesystem>
 #include <keel/checkpoint/tensor_map.hpp>
+#include <keel/checkpoint/tensor_slice.hpp>
 
 namespace keel::inline KEEL_MODE {
 
@@ -25,6 +26,11 @@ struct weights_choice {
 /// if the tensors do not match the model's. Throws checkpoint_error (E05) for damaged content and file_error (E02) if a file
 /// cannot be read.
 void load_weights(torch::nn::Module& model, std::filesystem::path const& from, weights_choice const& choice = {});
+
+/// As above, into tensors by name. Of those in `slices` the tensor is this slice. A safetensors file is read one tensor at a time then, so that
+/// the whole need not fit into memory.
+void load_weights(tensor_map const& own, slice_map const& slices, std::filesystem::path const& from,
+                  weights_choice const& choice = {});
 
 /// Returns parameters and buffers by name, in host memory. Those that ranks wrote in slices are joined. Throws as load_weights does.
 tensor_map read_weights(std::filesystem::path const& from, weights_choice const& choice = {});

@@ -1,15 +1,23 @@
 // Definitions for load_weights.hpp.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
 #include <keel/checkpoint/load_weights.hpp>
 #include <keel/checkpoint/model_state.hpp>
 #include <keel/checkpoint/read_checkpoint.hpp>
 #include <keel/checkpoint/safetensors.hpp>
+#include <keel/checkpoint/safetensors_file.hpp>
 #include <keel/checkpoint/sharded_safetensors.hpp>
 #include <keel/checkpoint/store.hpp>
 #include <keel/checkpoint/verify.hpp>
 #include <keel/core/error.hpp>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -113,6 +121,45 @@ inline tensor_map read_weights_of(std::filesystem::path const& source, weights_c
   return (source.extension() == ".json" ? load_sharded_safetensors(source) : load_safetensors(source)).tensors;
 }
 
+/// A safetensors file, or those of an index, whose tensors are read one at a time.
+class weights_files {
+ public:
+  /// `own`: the model's tensors.
+  weights_files(std::filesystem::path const& source, tensor_map const& own) {
+    string_map listed;
+    std::set<std::string> paths;
+    if (source.extension() == ".json") {
+      listed = read_weight_map(source);
+      for (auto const& [name, file] : listed) paths.insert(source.parent_path() / file);
+    } else {
+      paths.insert(source);
+    }
+    for (std::filesystem::path const path : paths) {
+      files_.emplace_back(path);
+      for (std::string const& name : files_.back().names()) {
+        // An index does not list the other names of a tensor.
+        auto const place = listed.find(name);
+        bool const is_here = place == listed.end() ? listed.empty() || own.contains(name) : path.filename() == place->second;
+        if (is_here) file_of_.emplace(name, files_.size() - 1);
+      }
+    }
+  }
+  /// Tensors of these shapes and dtypes, whose values are not those of the files.
+  tensor_map describe() const {
+    tensor_map described;
+    for (auto const& [name, file] : file_of_) {
+      tensor_form const form = files_[file].form(name);
+      described.emplace(name, at::empty({}, at::TensorOptions(form.type)).expand(form.shape));
+    }
+    return described;
+  }
+  at::Tensor read(std::string const& name) const { return files_[file_of_.at(name)].tensor(name); }
+
+ private:
+  std::vector<safetensors_file> files_;
+  std::map<std::string, std::size_t> file_of_;
+};
+
 }  // namespace keel::detail::inline KEEL_MODE
 
 namespace keel::inline KEEL_MODE {
@@ -122,8 +169,29 @@ KEEL_BODY tensor_map read_weights(std::filesystem::path const& from, weights_cho
 }
 
 KEEL_BODY void load_weights(torch::nn::Module& model, std::filesystem::path const& from, weights_choice const& choice) {
+  load_weights(model_tensors(model), {}, from, choice);
+}
+
+KEEL_BODY void load_weights(tensor_map const& own, slice_map const& slices, std::filesystem::path const& from,
+                            weights_choice const& choice) {
   auto const source = detail::resolve_weights(from, choice);
-  load_model(model, detail::read_weights_of(source, choice), source.string());
+  bool const is_checkpoint = file_system().exists(source / "manifest.json");
+  tensor_map const expected = detail::expand_slices(own, slices);
+  at::NoGradGuard const no_grad;
+  auto const put = [&](std::string const& name, at::Tensor const& whole) {
+    auto const slice = slices.find(name);
+    at::Tensor const target = own.at(name);
+    target.copy_(slice == slices.end() ? whole : detail::cut_slice(whole, slice->second));
+  };
+  if (slices.empty() || is_checkpoint) {
+    tensor_map const saved = detail::read_weights_of(source, choice);
+    require_same_model(expected, saved, source.string());
+    for (auto const& [name, tensor] : own) put(name, saved.at(name));
+    return;
+  }
+  detail::weights_files const files(source, own);
+  require_same_model(expected, files.describe(), source.string());
+  for (auto const& [name, tensor] : own) put(name, files.read(name));
 }
 
 }  // namespace keel::inline KEEL_MODE

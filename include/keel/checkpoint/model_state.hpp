@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <keel/checkpoint/tensor_map.hpp>
+#include <keel/checkpoint/tensor_slice.hpp>
 #include <string>
 
 namespace keel::inline KEEL_MODE {
@@ -25,6 +26,16 @@ void require_same_model(tensor_map const& model, tensor_map const& saved, std::s
 void load_model(torch::nn::Module& model, tensor_map const& saved, std::string const& source);
 
 }  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
+
+/// Returns the tensors with the shapes of whole ones, for a comparison: the values of slices are not those of the result.
+tensor_map expand_slices(tensor_map const& tensors, slice_map const& slices);
+
+/// Returns a copy of a slice of a whole tensor.
+at::Tensor cut_slice(at::Tensor const& whole, tensor_slice const& slice);
+
+}  // namespace keel::detail::inline KEEL_MODE
 
 #ifndef KEEL_COMPILED
 #include <keel/checkpoint/model_state.ipp>

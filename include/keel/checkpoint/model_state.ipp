@@ -4,6 +4,8 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/util/StringUtil.h>
 
 #include <keel/checkpoint/model_state.hpp>
@@ -54,5 +56,22 @@ KEEL_BODY void load_model(torch::nn::Module& model, tensor_map const& saved, std
 }
 
 }  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
+
+KEEL_BODY tensor_map expand_slices(tensor_map const& tensors, slice_map const& slices) {
+  tensor_map expanded = tensors;
+  for (auto const& [name, slice] : slices)
+    expanded[name] = at::empty({}, tensors.at(name).options().device(at::kCPU)).expand(slice.sizes);
+  return expanded;
+}
+
+KEEL_BODY at::Tensor cut_slice(at::Tensor const& whole, tensor_slice const& slice) {
+  at::Tensor same = whole.detach();
+  if (same.strides() != slice.strides) same = at::empty_strided(slice.sizes, slice.strides, same.options()).copy_(same);
+  return same.as_strided({slice.count}, {1}, same.storage_offset() + slice.begin).clone();
+}
+
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/libtorch/detail/body_end.inc>

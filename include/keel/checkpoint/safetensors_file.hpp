@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <keel/checkpoint/safetensors_header.hpp>
+#include <keel/checkpoint/safetensors_scalar_types.hpp>
 #include <keel/core/file_system.hpp>
 #include <map>
 #include <string>
@@ -34,6 +35,9 @@ class safetensors_file {
   std::vector<std::int64_t> const& shape(std::string const& name) const { return entry(name).shape; }
   /// Returns the dtype's name in the format, such as BF16.
   std::string_view dtype(std::string const& name) const { return safetensors_dtypes[entry(name).dtype].name; }
+
+  /// Returns the type and sizes that tensor() has.
+  detail::tensor_form form(std::string const& name) const { return detail::form_of(entry(name), path_.string()); }
 
   /// Reads a tensor into contiguous CPU memory, on every call. Returns bytes for the types for which load_safetensors does.
   /// Throws checkpoint_error (E05) for a truncated file and for a bool other than 0 and 1. Throws out_of_memory_error (E09) and

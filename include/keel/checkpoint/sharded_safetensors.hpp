@@ -26,6 +26,13 @@ safetensors_content load_sharded_safetensors(std::filesystem::path const& index_
 
 }  // namespace keel::inline KEEL_MODE
 
+namespace keel::detail::inline KEEL_MODE {
+
+/// Returns the file of each name in an index, in its directory. Throws as load_sharded_safetensors does.
+string_map read_weight_map(std::filesystem::path const& index_path);
+
+}  // namespace keel::detail::inline KEEL_MODE
+
 #ifndef KEEL_COMPILED
 #include <keel/checkpoint/sharded_safetensors.ipp>
 #endif

@@ -90,6 +90,33 @@ inline std::string index_text(shard_plan const& plan, std::string const& stem) {
   }
 }
 
+[[noreturn]] inline void throw_damaged_index(std::filesystem::path const& index_path, std::string const& what) {
+  throw checkpoint_error("E05",
+                         index_path.string() + " " + what + ". Use an older checkpoint, or download all of its files again.");
+}
+
+KEEL_BODY string_map read_weight_map(std::filesystem::path const& index_path) {
+  auto const fail = [&](std::string const& what) { throw_damaged_index(index_path, what); };
+  nlohmann::json index;
+  try {
+    index = parse_json(file_system().read(index_path));
+  } catch (json_text_error const& thrown) {
+    fail(std::string("is not an index: ") + thrown.what());
+  }
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
+    fail("is not an index with a weight_map");
+  string_map file_of;
+  for (auto const& [name, file] : index["weight_map"].items()) {
+    if (!file.is_string()) fail("names no file for " + shown_name(name));
+    auto const words = file.template get<std::string>();
+    // The index must not refer to files outside its directory.
+    if (words.empty() || words.find('/') != words.npos || words.find('\0') != words.npos || words == "." || words == "..")
+      fail("names the file " + shown_name(words) + ", which is not a file name in its directory");
+    file_of.emplace(name, words);
+  }
+  return file_of;
+}
+
 }  // namespace keel::detail::inline KEEL_MODE
 
 namespace keel::inline KEEL_MODE {
@@ -149,29 +176,11 @@ KEEL_BODY void save_sharded_safetensors(std::filesystem::path const& directory, 
 
 KEEL_BODY safetensors_content load_sharded_safetensors(std::filesystem::path const& index_path) {
   using namespace detail;
-  auto const fail = [&](std::string const& what) {
-    throw checkpoint_error("E05",
-                           index_path.string() + " " + what + ". Use an older checkpoint, or download all of its files again.");
-  };
+  auto const fail = [&](std::string const& what) { throw_damaged_index(index_path, what); };
   file_system files;
-  nlohmann::json index;
-  try {
-    index = parse_json(files.read(index_path));
-  } catch (json_text_error const& thrown) {
-    fail(std::string("is not an index: ") + thrown.what());
-  }
-  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
-    fail("is not an index with a weight_map");
-  auto const& places = index["weight_map"];
+  auto const places = read_weight_map(index_path);
   std::map<std::string, std::vector<std::string>> names_of;
-  for (auto const& [name, file] : places.items()) {
-    if (!file.is_string()) fail("names no file for " + shown_name(name));
-    auto const words = file.template get<std::string>();
-    // The index must not refer to files outside its directory.
-    if (words.empty() || words.find('/') != words.npos || words.find('\0') != words.npos || words == "." || words == "..")
-      fail("names the file " + shown_name(words) + ", which is not a file name in its directory");
-    names_of[words].push_back(name);
-  }
+  for (auto const& [name, file] : places) names_of[file].push_back(name);
   safetensors_content all;
   for (auto const& [file, names] : names_of) {
     auto const path = index_path.parent_path() / file;
@@ -187,7 +196,7 @@ KEEL_BODY safetensors_content load_sharded_safetensors(std::filesystem::path con
     for (auto const& [name, tensor] : content.tensors) {
       if (!placed.contains(tensor.unsafeGetTensorImpl())) continue;
       auto const place = places.find(name);
-      if (place != places.end() && *place != file) continue;  // belongs to another file according to the index
+      if (place != places.end() && place->second != file) continue;  // belongs to another file according to the index
       if (!all.tensors.emplace(name, tensor).second) fail("names two files that both contain " + shown_name(name));
       auto const dtype = content.as_bytes.find(name);
       if (dtype != content.as_bytes.end()) all.as_bytes.emplace(*dtype);

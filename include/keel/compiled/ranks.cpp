@@ -16,4 +16,6 @@
 #include <keel/shard/parameter_shards.ipp>
 #include <keel/shard/replicas.ipp>
 #include <keel/shard/replication.ipp>
+#include <keel/shard/replication_passes.ipp>
+#include <keel/shard/shard_parameters.ipp>
 #include <keel/shard/shared_buffers.ipp>

@@ -106,7 +106,7 @@ class moving_average {
     std::function<tensor_slice(at::Tensor const&)> slice;  ///< what part of the parameter this rank's shard is
   };
   /// From now on the averages of sharded parameters are sharded, too. Call follow_shards() after parameters were gathered or sharded again.
-  void set_shards(shard_access access) { shards_ = std::move(access); }
+  void set_shards(shard_access access);
   /// Collective if parameters were gathered.
   void follow_shards();
 

@@ -8,8 +8,17 @@
 #include <keel/checkpoint/model_state.hpp>
 #include <keel/checkpoint/safetensors.hpp>
 #include <keel/ema/moving_average.hpp>
+#include <keel/recompute/unit_parameters.hpp>
 
 #include <keel/libtorch/detail/body_begin.inc>
+
+namespace keel::detail::inline KEEL_MODE {
+
+inline at::Tensor first_average(at::Tensor const& parameter) {
+  return is_narrow(parameter) ? parameter.detach().to(at::kFloat, false, true) : parameter.detach().clone();
+}
+
+}  // namespace keel::detail::inline KEEL_MODE
 
 namespace keel::inline KEEL_MODE {
 
@@ -17,9 +26,14 @@ KEEL_BODY moving_average::moving_average(std::vector<at::Tensor> parameters, dou
     : parameters_(std::move(parameters)), names_(std::move(names)), decay_(decay) {
   if (!(decay > 0.0 && decay < 1.0)) throw broken_rule<error, rule::M10>();
   at::NoGradGuard no_grad;
-  for (at::Tensor const& one : parameters_) {
-    averages_.push_back(detail::is_narrow(one) ? one.detach().to(at::kFloat, false, true) : one.detach().clone());
-  }
+  // set_shards() makes the averages of those that are sharded already.
+  for (at::Tensor const& one : parameters_)
+    averages_.push_back(detail::unit_parameters::is_freed(one) ? at::Tensor() : detail::first_average(one));
+}
+
+KEEL_BODY void moving_average::set_shards(shard_access access) {
+  shards_ = std::move(access);
+  follow_shards();
 }
 
 KEEL_BODY void moving_average::begin() {
@@ -75,7 +89,9 @@ KEEL_BODY void moving_average::follow_shards() {
   for (std::size_t i = 0; i < whole_.size(); ++i) {
     at::Tensor const shard = shards_.find(whole_[i]);
     bool const was_sharded = !parameters_[i].is_same(whole_[i]);
-    if (shard.defined() != was_sharded) {
+    if (!averages_[i].defined()) {
+      averages_[i] = detail::first_average(shard.defined() ? shard : whole_[i]);
+    } else if (shard.defined() != was_sharded) {
       auto const converted = [&](at::Tensor const& one) {
         return was_sharded ? shards_.assemble(whole_[i], one) : shards_.cut(whole_[i], one).clone();
       };

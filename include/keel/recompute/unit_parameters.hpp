@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <keel/libtorch/mode.hpp>
 #include <memory>
 #include <string>
@@ -30,6 +31,14 @@ class unit_call {
   virtual bool owns(at::Tensor const& tensor) const = 0;
 };
 
+/// This rank's shard of a freed parameter that no provider has. The parameter's storage owns it.
+struct kept_shard {
+  at::Tensor values;      ///< of one dimension
+  void const* unit;       ///< the module whose calls need the parameter
+  std::size_t index = 0;  ///< of its shard_range
+  int rank = 0, ranks = 1;
+};
+
 /// Provides the parameters of the modules that it was registered for.
 class unit_parameters {
  public:
@@ -49,6 +58,10 @@ class unit_parameters {
                           std::weak_ptr<unit_parameters> const& provider);
   /// Gives a freed parameter memory of its size.
   static void set_memory(at::Tensor const& parameter, c10::DataPtr memory);
+  /// Stores a shard with a freed parameter, until it gets memory or is freed by a provider.
+  static void keep_shard(at::Tensor const& parameter, kept_shard shard);
+  /// Returns the shard that is stored with a parameter; null if there is none.
+  static kept_shard const* kept_shard_of(at::Tensor const& parameter);
   static bool is_freed(at::Tensor const& parameter);
   /// Call before reading a tensor that autograd saved: if it is a view of a freed parameter, its provider restores that. Throws error (E12)
   /// if the provider no longer exists.

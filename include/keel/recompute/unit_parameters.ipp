@@ -50,6 +50,7 @@ struct provided_parameters {
 KEEL_BODY void refuse_freed(c10::OperatorHandle const& operation, torch::jit::Stack* arguments) {
   auto& all = provided_parameters::instance();
   std::string which = "a parameter", unit = "its unit";
+  bool has_step = true;
   auto const look_at = [&](at::Tensor const& one) {
     if (!unit_parameters::is_freed(one)) return;
     std::lock_guard const lock(all.mutex);
@@ -57,6 +58,7 @@ KEEL_BODY void refuse_freed(c10::OperatorHandle const& operation, torch::jit::St
     if (found == all.freed.end()) return;
     which = found->second.name;
     unit = "the unit " + found->second.unit;
+    has_step = !found->second.provider.expired();
   };
   for (c10::IValue const& argument : *arguments) {
     if (argument.isTensor()) look_at(argument.toTensor());
@@ -65,9 +67,24 @@ KEEL_BODY void refuse_freed(c10::OperatorHandle const& operation, torch::jit::St
       if (element.isTensor()) look_at(element.toTensor());
     }
   }
+  if (!has_step)
+    throw error("E12", operation.operator_name().name + " was called with " + which +
+                           ", of which each rank has a shard only, and no step or trainer with keel::shard::zero<3> has its "
+                           "model now. Construct one, and call the model in its passes; or initialize, load and move a module "
+                           "before keel::shard_parameters.");
   throw error("E12", operation.operator_name().name + " was called with " + which + " outside of " + unit +
                          ", but under keel::shard::zero<3> each rank has a shard of it only. Read it inside of "
                          "keel::unit(module, ..), or while the result of gather_parameters() of the step or trainer exists.");
+}
+
+inline void register_refusal() {
+  // Registered once in a process: two fallbacks of one key are an error.
+  static torch::Library const* const fallback = [] {
+    auto* const library = new torch::Library(torch::Library::IMPL, "_", freed_key, __FILE__, __LINE__);
+    library->fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_freed>());
+    return library;
+  }();
+  static_cast<void>(fallback);
 }
 
 KEEL_BODY std::shared_ptr<unit_parameters> unit_parameters::of_module(void const* module) {
@@ -80,13 +97,7 @@ KEEL_BODY std::shared_ptr<unit_parameters> unit_parameters::of_module(void const
 
 KEEL_BODY void unit_parameters::add_module(void const* module, std::weak_ptr<unit_parameters> const& provider) {
   auto& all = provided_parameters::instance();
-  // Registered once in a process: two fallbacks of one key are an error.
-  static torch::Library const* const fallback = [] {
-    auto* const library = new torch::Library(torch::Library::IMPL, "_", freed_key, __FILE__, __LINE__);
-    library->fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_freed>());
-    return library;
-  }();
-  static_cast<void>(fallback);
+  register_refusal();
   std::lock_guard const lock(all.mutex);
   all.modules[module] = provider;
   all.module_count.store(all.modules.size(), std::memory_order_release);
@@ -105,6 +116,7 @@ KEEL_BODY void unit_parameters::remove_module(void const* module, unit_parameter
 
 KEEL_BODY void unit_parameters::free_memory(at::Tensor const& parameter, std::string const& name, std::string const& unit,
                                             std::weak_ptr<unit_parameters> const& provider) {
+  register_refusal();
   auto& all = provided_parameters::instance();
   c10::Storage const& storage = parameter.storage();
   c10::StorageImpl* const memory = storage.unsafeGetStorageImpl();
@@ -134,6 +146,19 @@ KEEL_BODY void unit_parameters::set_memory(at::Tensor const& parameter, c10::Dat
   storage->set_nbytes(parameter.nbytes());
   c10::DispatchKeySet& keys = dispatch_keys::of(parameter);
   keys = keys.remove(freed_key);
+}
+
+inline void delete_kept_shard(void* shard) { delete static_cast<kept_shard*>(shard); }
+
+KEEL_BODY void unit_parameters::keep_shard(at::Tensor const& parameter, kept_shard shard) {
+  parameter.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
+      c10::DataPtr(nullptr, new kept_shard(std::move(shard)), &delete_kept_shard, parameter.device()));
+}
+
+KEEL_BODY kept_shard const* unit_parameters::kept_shard_of(at::Tensor const& parameter) {
+  if (!is_freed(parameter)) return nullptr;
+  c10::DataPtr const& memory = parameter.storage().unsafeGetStorageImpl()->data_ptr();
+  return memory.get_deleter() == &delete_kept_shard ? static_cast<kept_shard const*>(memory.get_context()) : nullptr;
 }
 
 KEEL_BODY bool unit_parameters::is_freed(at::Tensor const& parameter) {

@@ -1,7 +1,8 @@
 // shard::zero<3>: shards parameters, each on its elements in memory order (shard_range.hpp), grouped by keel::unit (Rajbhandari et al. 2020,
 // stage Pos+g+p; Zhao et al. 2023, "PyTorch FSDP"). The parameters of a unit's module are gathered before its forward pass and freed after
 // it, and gathered again when the backward pass reaches the unit. A module's first call as a unit shards its parameters. Those that no unit
-// has stay whole, as do those whose memory other tensors share.
+// has stay whole, as do those whose memory other tensors share. shard_parameters() shards a module before there is a step, so that a model can
+// be built that is larger than the memory of one rank.
 // A freed parameter keeps its tensor and its storage object, so that tensors that autograd saved in the forward pass are valid again once it
 // is gathered. A unit stays gathered in the backward pass until an earlier unit begins its own: autograd runs nodes in the reverse order of
 // their forward calls, so by then no node of it is left. If a node still needs it, for instance of a second output, it is gathered again.
@@ -33,6 +34,12 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
+/// True if no other tensor shares the parameter's memory, so that it can be freed.
+bool owns_memory(at::Tensor const& parameter);
+
+/// Throws error (E11) if a parameter of the model is sharded: call it for a step without shard::zero<3>.
+void require_whole_parameters(torch::nn::Module const& model);
+
 class parameter_shards final : public unit_parameters, public std::enable_shared_from_this<parameter_shards> {
  public:
   enum class pass : bool { forward, backward };
@@ -41,10 +48,10 @@ class parameter_shards final : public unit_parameters, public std::enable_shared
   using before_gather = std::function<void(pass of, double collective, std::string const& name)>;
 
   /// `trained`: the optimizer's parameters, whose shards are those of optimizer_shards and gradient_shards; it must outlive this object.
-  /// Throws error (E11) if another step shards a module of `model`, or has left it sharded.
+  /// Takes the shards that shard_parameters() or an earlier step has left; trained_changed() divides them as the others are. Throws error
+  /// (E11) if another step shards a module of `model`, or if they are of another world.
   static std::shared_ptr<parameter_shards> make(world_of_ranks world, torch::nn::Module& model, parameter_list const& trained,
                                                 before_gather announce = {});
-  /// Parameters stay freed, unless unshard() was called: the shards of the other ranks cannot be gathered here.
   ~parameter_shards() override;
 
   std::shared_ptr<unit_call> call(void const* module) override;
@@ -59,7 +66,8 @@ class parameter_shards final : public unit_parameters, public std::enable_shared
   void follow_gather(double collective);
   /// Allocates the buffers of the gathers of all units that were called.
   void prepare_buffers();
-  /// Ends the gathers: the step ends, but tensors that autograd saved may still refer to this object.
+  /// Ends the gathers: the step ends, but tensors that autograd saved may still refer to this object. Parameters stay freed, and keep their
+  /// shards for a later step: those of the other ranks cannot be gathered here.
   void close();
 
   /// This rank's shard of a parameter, of one dimension; undefined while the parameter is whole. Write to it only between updates.
@@ -72,7 +80,7 @@ class parameter_shards final : public unit_parameters, public std::enable_shared
   at::Tensor cut(at::Tensor const& parameter, at::Tensor const& whole) const;
   /// The whole tensor of such shards. Collective.
   at::Tensor assemble(at::Tensor const& parameter, at::Tensor const& shard) const;
-  /// Call after the list of trained parameters changed, between updates. Collective.
+  /// Call once after make(), and after the list of trained parameters changed, between updates. Collective.
   void trained_changed();
 
   /// Gathers all parameters until drop_all(), which shards them again, with the values that they then have. Collective, both. May be nested.
@@ -118,6 +126,7 @@ class parameter_shards final : public unit_parameters, public std::enable_shared
 
   parameter_shards(world_of_ranks world, torch::nn::Module& model, parameter_list const& trained, before_gather announce);
   element_range range_of(entry const& one, int rank) const;
+  void take_kept_shard(entry& one, kept_shard const& kept);
   void use(std::size_t unit);
   void drop(std::size_t unit);
   void hold(held_call const& call);

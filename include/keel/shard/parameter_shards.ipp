@@ -70,6 +70,22 @@ class restoring_hooks final : public torch::autograd::SavedVariableHooks {
   std::uint32_t version_ = 0;
 };
 
+KEEL_BODY bool owns_memory(at::Tensor const& parameter) {
+  return parameter.layout() == at::kStrided && parameter.is_non_overlapping_and_dense() && parameter.numel() > 0 &&
+         parameter.storage_offset() == 0 && parameter.storage().nbytes() == parameter.nbytes() &&
+         parameter.storage().use_count() == 1;
+}
+
+KEEL_BODY void require_whole_parameters(torch::nn::Module const& model) {
+  for (auto const& item : model.named_parameters()) {
+    if (!unit_parameters::is_freed(item.value())) continue;
+    throw error("E11", item.key() +
+                           " was sharded by keel::shard_parameters or an earlier step, and only keel::shard::zero<3> with the "
+                           "same ranks gathers it. Use zero<3>, or call unshard_parameters() of that step before it is "
+                           "destroyed.");
+  }
+}
+
 class parameter_shards::one_call final : public unit_call, public std::enable_shared_from_this<one_call> {
  public:
   one_call(std::shared_ptr<parameter_shards> owner, std::size_t unit) : owner_(std::move(owner)) {
@@ -131,22 +147,35 @@ KEEL_BODY parameter_shards::parameter_shards(world_of_ranks world, torch::nn::Mo
     : world_(std::move(world)), model_(model), trained_(trained), announce_(std::move(announce)) {
   for (auto const& item : model.named_parameters()) {
     at::Tensor const& one = item.value();
-    if (is_freed(one))
-      throw error("E11",
-                  item.key() +
-                      " is still sharded by an earlier step with keel::shard::zero<3>. Call unshard_parameters() of that "
-                      "step or trainer before it is destroyed.");
-    bool const owns_memory = one.layout() == at::kStrided && one.is_non_overlapping_and_dense() && one.numel() > 0 &&
-                             one.storage_offset() == 0 && one.storage().nbytes() == one.nbytes() &&
-                             one.storage().use_count() == 1;
-    if (!owns_memory) continue;
+    kept_shard const* const kept = kept_shard_of(one);
+    if (kept == nullptr && !owns_memory(one)) continue;
     entry_of_.emplace(one.unsafeGetTensorImpl(), entries_.size());
     entries_.push_back({.parameter = one, .name = item.key(), .index = entries_.size()});
   }
   // Numbered by their places in the model, which all ranks know.
   add_unit(model, "of the whole model");
   for (auto const& item : model.named_modules("", /*include_self=*/false)) add_unit(*item.value(), item.key());
-  trained_changed();
+  for (entry& one : entries_) {
+    if (kept_shard const* const kept = kept_shard_of(one.parameter)) take_kept_shard(one, *kept);
+  }
+}
+
+KEEL_BODY void parameter_shards::take_kept_shard(entry& one, kept_shard const& kept) {
+  auto const unit = unit_of_module_.find(kept.unit);
+  if (unit == unit_of_module_.end())
+    throw error("E11", one.name +
+                           " was sharded with a module that is not in the model. Call keel::shard_parameters with a "
+                           "module of the model that is trained.");
+  if (kept.rank != world_.rank() || kept.ranks != world_.size())
+    throw error("E11", one.name + " was sharded as rank " + std::to_string(kept.rank) + " of " + std::to_string(kept.ranks) +
+                           ", but this is rank " + std::to_string(world_.rank()) + " of " + std::to_string(world_.size()) +
+                           ". Pass keel::shard_parameters the world that the step or trainer gets.");
+  one.shard = kept.values;
+  one.index = kept.index;
+  one.unit = unit->second;
+  one.is_sharded = true;
+  one.is_present = false;
+  units_[one.unit].was_called = true;
 }
 
 KEEL_BODY void parameter_shards::add_unit(torch::nn::Module const& module, std::string const& name) {
@@ -169,23 +198,31 @@ KEEL_BODY std::shared_ptr<parameter_shards> parameter_shards::make(world_of_rank
                              "one of them only.");
   }
   for (auto const& [module, unit] : made->unit_of_module_) add_module(module, made);
+  for (entry const& one : made->entries_) {
+    if (!one.is_present) free_memory(one.parameter, one.name, made->units_[one.unit].name, made);
+  }
   return made;
 }
 
-KEEL_BODY parameter_shards::~parameter_shards() {
-  for (auto const& [module, unit] : unit_of_module_) remove_module(module, this);
-}
+KEEL_BODY parameter_shards::~parameter_shards() { close(); }
 
 KEEL_BODY void parameter_shards::close() {
   for (auto const& [module, unit] : unit_of_module_) remove_module(module, this);
   std::lock_guard const lock(mutex_);
-  is_closed_ = true;
+  if (std::exchange(is_closed_, true)) return;
   announce_ = nullptr;
+  for (entry const& one : entries_) {
+    if (one.is_present) continue;
+    void const* of = nullptr;
+    for (auto const& [module, unit] : unit_of_module_) of = unit == one.unit ? module : of;
+    keep_shard(one.parameter, {one.shard, of, one.index, world_.rank(), world_.size()});
+  }
 }
 
 KEEL_BODY std::string parameter_shards::describe() const {
   std::string lines = "sharded parameters\n";
-  for (entry const& one : entries_) lines += "sharded " + one.name + "\n";
+  for (entry const& one : entries_)
+    lines += "sharded " + one.name + (one.is_present ? "" : " in " + units_[one.unit].name + ", before the step") + "\n";
   return lines;
 }
 
@@ -195,27 +232,20 @@ KEEL_BODY void parameter_shards::trained_changed() {
     return std::find_if(trained.begin(), trained.end(), [&](at::Tensor const& one) { return one.is_same(parameter); }) -
            trained.begin();
   };
-  std::vector<std::size_t> moved;
-  for (std::size_t i = 0; i < entries_.size(); ++i) {
-    auto const place = static_cast<std::size_t>(place_of(entries_[i].parameter));
-    if (place == trained_.tensors.size() || place == entries_[i].index) continue;
-    if (entries_[i].is_sharded) {
-      moved.push_back(i);
-    } else {
-      entries_[i].index = place;
-      entries_[i].shard = at::Tensor();
+  at::NoGradGuard const no_grad;
+  for (entry& one : entries_) {
+    auto const place = static_cast<std::size_t>(place_of(one.parameter));
+    if (place == trained_.tensors.size() || place == one.index) continue;
+    if (!one.is_sharded) {
+      one.index = place;
+      one.shard = at::Tensor();
+      continue;
     }
+    // It was sharded before it was trained: its range is now that of the optimizer's list. One at a time, because all may not fit.
+    at::Tensor const whole = assemble(one.parameter, one.shard);
+    one.index = place;
+    one.shard = cut(one.parameter, whole).clone();
   }
-  if (moved.empty()) return;
-  // Unfrozen after they were sharded: their ranges are now those of the optimizer's list.
-  gather_all();
-  for (std::size_t const i : moved) {
-    entries_[i].index = static_cast<std::size_t>(place_of(entries_[i].parameter));
-    entries_[i].shard = at::Tensor();
-    entries_[i].is_sharded = false;
-    allocate_shard(entries_[i]);
-  }
-  drop_all();
 }
 
 KEEL_BODY element_range parameter_shards::range_of(entry const& one, int rank) const {

@@ -167,6 +167,8 @@ class replication final : public rank_requests {
   /// Gathers all parameters until drop_parameters(), so that they can be read and written outside of their units. Collective, both.
   /// Throws error (E12) in a hook of micro_batch_end.
   void gather_parameters();
+  /// Returns a copy of all of a parameter that is sharded now; undefined for other tensors. Collective, after end_passes().
+  at::Tensor gather_parameter(at::Tensor const& parameter);
   void drop_parameters() {
     if (!parameter_shards_) return;
     parameter_shards_->drop_all();
@@ -386,4 +388,5 @@ class replication final : public rank_requests {
 
 #ifndef KEEL_COMPILED
 #include <keel/shard/replication.ipp>
+#include <keel/shard/replication_passes.ipp>
 #endif

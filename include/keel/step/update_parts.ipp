@@ -41,6 +41,7 @@ KEEL_BODY update_parts::update_parts(torch::nn::Module& its_model, torch::optim:
       guards(recipe()),
       ladder(recipe(), model, engine, parameters.device, custom.take_rung),
       ranks(world) {
+  if (!shard::is_distributed(recipe().shard) || recipe().shard.stage < 3 || world.size() == 1) require_whole_parameters(model);
   bool const buffers = recipe().ema.buffers;
   if (recipe().ema.decay > 0.0)
     average.emplace(averaged_tensors(model, parameters, buffers), recipe().ema.decay,

@@ -14,6 +14,7 @@
 #include <functional>
 #include <keel/checkpoint/archive.hpp>
 #include <keel/checkpoint/best_checkpoint.hpp>
+#include <keel/checkpoint/load_weights.hpp>
 #include <keel/checkpoint/migrate.hpp>
 #include <keel/collective/agreed.hpp>
 #include <keel/config/config.hpp>
@@ -163,6 +164,9 @@ class checkpoint_manager {
 
   /// Undoes the bookkeeping of a failed save.
   void revert_failed_save(std::int64_t update);
+
+  /// Loads weights into the model, of parameters that shard::zero<3> shards only this rank's shards.
+  void load_model_weights(std::filesystem::path const& from, weights_choice const& choice);
 
   /// Records the buffers that are non-finite when the run begins, so that saves accept them.
   void record_nonfinite_buffers(torch::nn::Module& model);

@@ -13,7 +13,6 @@
 #include <chrono>
 #include <exception>
 #include <keel/checkpoint/load_newest_valid.hpp>
-#include <keel/checkpoint/load_weights.hpp>
 #include <keel/checkpoint/rank_files.hpp>
 #include <keel/checkpoint/read_checkpoint.hpp>
 #include <keel/checkpoint/saver.hpp>
@@ -67,7 +66,8 @@ KEEL_BODY void checkpoint_manager::require_saveable(trained_models& models) {
   record_nonfinite_buffers(models.model());
   // Reject an optimizer that cannot be saved now rather than at the first checkpoint.
   for (auto const& one : models.trained()) with_optimizer_codec(*one.optimizer, [](auto) {});
-  static_cast<void>(safetensors_writer(model_tensors(models.model()), {}));
+  slice_map slices;
+  static_cast<void>(safetensors_writer(live_model_tensors(models.model(), models.trained(), slices), {}));
 }
 
 KEEL_BODY void checkpoint_manager::part_added(std::string const& name, trained_models& alone) {
@@ -109,7 +109,7 @@ KEEL_BODY bool checkpoint_manager::resume() {
   if (saves_) {
     if (!loaded && !options_.resume_from.empty()) loaded = load_from(options_.resume_from);
   }
-  if (!loaded && !options_.weights_from.empty()) load_weights(models_.model(), options_.weights_from);
+  if (!loaded && !options_.weights_from.empty()) load_model_weights(options_.weights_from, {});
   resumed_ = loaded;
   capture_random_before_parts();
   return loaded;
@@ -161,9 +161,15 @@ KEEL_BODY best_saved checkpoint_manager::load_best() {
   models_.require_average_swapped_out();
   bool const of_average = recipe_.evaluation.averaged && !models_.averages().empty() &&
                           recipe_.checkpoint.metric == checkpoint::metric::evaluation_loss;
-  auto const whole = models_.gather_parameters();
-  load_weights(models_.model(), found->path, {.averaged = of_average});
+  load_model_weights(found->path, {.averaged = of_average});
   return *found;
+}
+
+KEEL_BODY void checkpoint_manager::load_model_weights(std::filesystem::path const& from, weights_choice const& choice) {
+  models_.end_passes();
+  slice_map slices;
+  tensor_map const own = live_model_tensors(models_.model(), models_.trained(), slices);
+  load_weights(own, slices, from, choice);
 }
 
 KEEL_BODY bool checkpoint_manager::is_save_due(std::int64_t updates) {
@@ -344,8 +350,7 @@ KEEL_BODY snapshot checkpoint_manager::take_snapshot_now(std::optional<std::int6
 
 KEEL_BODY nlohmann::ordered_json checkpoint_manager::describe_live_state() {
   optimizer_shards::scope const shards(models_.trained().front().shards);
-  auto const whole = models_.gather_parameters();
-  return describe_state(models_.model(), models_.optimizer(), models_.parameters());
+  return describe_state(models_.model(), models_.optimizer(), models_.parameters(), models_.whole_tensor_access());
 }
 
 KEEL_BODY snapshot checkpoint_manager::before_update(random_snapshot const& random, data_cursor const& cursor) {

@@ -5,16 +5,15 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
 #include <exception>
 #include <keel/checkpoint/manifest.hpp>
+#include <keel/checkpoint/model_state.hpp>
 #include <keel/checkpoint/read_checkpoint.hpp>
 #include <keel/collective/broadcast_string.hpp>
 #include <keel/collective/collectives.hpp>
 #include <keel/core/error.hpp>
-#include <keel/shard/shard_range.hpp>
 #include <keel/trainer/collective_reader.hpp>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -38,12 +37,6 @@ inline void copy_overlap(tensor_slice const& from, at::Tensor const& source, ten
   std::int64_t const begin = std::max(from.begin, to.begin), end = std::min(from.begin + from.count, to.begin + to.count);
   if (begin >= end) return;
   target.narrow(0, begin - to.begin, end - begin).copy_(source.narrow(0, begin - from.begin, end - begin));
-}
-
-/// Returns a slice of a whole tensor.
-inline at::Tensor cut_slice(at::Tensor const& whole, tensor_slice const& slice) {
-  at::Tensor const like = at::empty_strided(slice.sizes, slice.strides, whole.options().device(at::kMeta));
-  return in_memory_order(whole, like).narrow(0, slice.begin, slice.count).clone();
 }
 
 KEEL_BODY snapshot collective_reader::read(std::filesystem::path const& directory) {

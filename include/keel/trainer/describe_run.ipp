@@ -39,6 +39,18 @@ KEEL_BODY std::string checksum_of_tensors(tensor_map const& tensors) {
   return all.digest();
 }
 
+KEEL_BODY std::string checksum_of_model(torch::nn::Module& model, whole_tensor const& whole) {
+  tensor_map tensors;
+  for (auto const& item : model.named_parameters()) tensors.emplace(item.key(), item.value());
+  for (auto const& item : model.named_buffers()) tensors.emplace(item.key(), item.value());
+  checksum all;
+  for (auto const& [name, tensor] : tensors) {
+    all.add(name.data(), name.size());
+    add_to(all, whole ? whole(tensor) : tensor);
+  }
+  return all.digest();
+}
+
 KEEL_BODY nlohmann::ordered_json rates_of(torch::optim::Optimizer& optimizer) {
   auto rates = nlohmann::ordered_json::array();
   for (auto& group : optimizer.param_groups())
@@ -105,9 +117,9 @@ KEEL_BODY nlohmann::ordered_json build_parameter_description(torch::nn::Module& 
 }
 
 KEEL_BODY nlohmann::ordered_json build_state_description(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-                                                         parameter_list const& parameters) {
+                                                         parameter_list const& parameters, whole_tensor const& whole) {
   nlohmann::ordered_json state;
-  state["weights"] = checksum_of_tensors(model_tensors(model));
+  state["weights"] = checksum_of_model(model, whole);
   tensor_map tensors;
   nlohmann::json object;
   save_optimizer(optimizer, parameters, object, tensors);
@@ -145,8 +157,8 @@ KEEL_BODY nlohmann::ordered_json describe_parameters(torch::nn::Module& model, t
 }
 
 KEEL_BODY nlohmann::ordered_json describe_state(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-                                                parameter_list const& parameters) {
-  return detail::describe_or_null([&] { return detail::build_state_description(model, optimizer, parameters); });
+                                                parameter_list const& parameters, whole_tensor const& whole) {
+  return detail::describe_or_null([&] { return detail::build_state_description(model, optimizer, parameters, whole); });
 }
 
 KEEL_BODY nlohmann::ordered_json describe_shortage(memory::shortage const& of) {

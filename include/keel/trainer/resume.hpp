@@ -270,14 +270,6 @@ inline void require_same_parts(std::vector<trained_optimizer> const& trained, nl
   }
 }
 
-/// Returns the tensors with the shapes of whole ones, for a comparison: the values of slices are not those of the result.
-inline tensor_map expand_slices(tensor_map const& tensors, slice_map const& slices) {
-  tensor_map expanded = tensors;
-  for (auto const& [name, slice] : slices)
-    expanded[name] = at::empty({}, tensors.at(name).options().device(at::kCPU)).expand(slice.sizes);
-  return expanded;
-}
-
 }  // namespace keel::detail::inline KEEL_MODE
 
 namespace keel::inline KEEL_MODE {

@@ -54,10 +54,10 @@ KEEL_BODY void run_observer::describe_begin(bool resumed) {
   if (models_.has_parts()) return;
   step_engine& step = models_.all().front()->step();
   optimizer_shards::scope const shards(step.ranks().shards());
-  auto const whole = models_.gather_parameters();
   auto description = describe_parameters(step.model(), step.optimizer(), step.parameters());
   if (description.is_null()) return log_.emit("begins", models_.updates());
-  if (resumed) description["state"] = describe_state(step.model(), step.optimizer(), step.parameters());
+  if (resumed)
+    description["state"] = describe_state(step.model(), step.optimizer(), step.parameters(), models_.whole_tensor_access());
   if (!options_.fingerprints.empty()) description["fingerprints"] = options_.fingerprints;
   log_.emit("begins", models_.updates(), description);
 }

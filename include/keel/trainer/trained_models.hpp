@@ -17,6 +17,7 @@
 #include <keel/oom/ladder_position.hpp>
 #include <keel/step/step_engine.hpp>
 #include <keel/step/update_guards.hpp>
+#include <keel/trainer/describe_run.hpp>
 #include <keel/trainer/run_part.hpp>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -91,6 +92,8 @@ class trained_models {
   void require_average_swapped_out();
   /// All-gathers the full parameters of all models for the lifetime of the returned object. Collective.
   [[nodiscard]] gathered_parameters gather_parameters();
+  /// Returns a function that gathers one parameter that shard::zero<3> shards, and returns other tensors as they are. Its calls are collective.
+  whole_tensor whole_tensor_access();
   /// Call before parameters are written: completes gathers of units that were begun. Collective.
   void end_passes();
   /// True if a model has shard::zero<3>.

@@ -137,6 +137,18 @@ KEEL_BODY gathered_parameters trained_models::gather_parameters() {
   return gathered_parameters(std::move(steps));
 }
 
+KEEL_BODY whole_tensor trained_models::whole_tensor_access() {
+  if (!shards_parameters()) return {};
+  end_passes();
+  return [this](at::Tensor const& one) {
+    at::Tensor whole = one;
+    for (run_part* const part : all_) {
+      if (at::Tensor const gathered = part->step().ranks().gather_parameter(one); gathered.defined()) whole = gathered;
+    }
+    return whole;
+  };
+}
+
 KEEL_BODY void trained_models::end_passes() {
   for (run_part* const one : all_) one->step().ranks().end_passes();
 }
