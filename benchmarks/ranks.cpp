@@ -7,6 +7,7 @@
 //     zero3/step          an update of shard::replicate, over one of zero<3>, which also gathers each block twice in each of them
 //     zero3/overhead      a loop by hand in one process, over zero<3> on one rank, which has nothing to share
 //     zero/scaling        one process with 2 threads, over two ranks with a thread each, of the slowest of zero<1>, zero<2> and zero<3>
+//     plan/step           keel plan's time of an update, over the one measured, or the reverse: the worst of 1, 2 and 4 ranks and of all stages
 //     replicate/peer      Python's DistributedDataParallel on two ranks, over ours: same model, batches, optimizer; its program is ranks.py
 //     zero/peer           the same with Python's ZeroRedundancyOptimizer, over zero<1>
 //     ranks [PYTHON RANKS_PY]
@@ -28,10 +29,13 @@
 #include <torch/optim/adamw.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <iostream>
 #include <keel/collective/collectives.hpp>
 #include <keel/collective/join.hpp>
+#include <keel/diagnose/machine_check.hpp>
+#include <keel/diagnose/plan.hpp>
 #include <keel/keel.hpp>
 #include <stdexcept>
 #include <string>
@@ -50,6 +54,7 @@ struct recipe : keel::recipe<Shard, keel::accumulate<2>, keel::clip::global_norm
 constexpr std::int64_t rows = 8;  // of a micro-batch on a rank
 constexpr int steps = 4;          // of a turn
 constexpr int turns = 25;
+constexpr int planned_turns = 7;
 constexpr int agreements_of_a_turn = 10;
 constexpr char_gpt::model_size size{.vocabulary = 96};
 
@@ -131,19 +136,38 @@ class by_hand {
     return keel_benchmark::milliseconds([&] {
              for (int i = 0; i < steps; ++i) {
                optimizer_.zero_grad();
-               for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
-                 at::Tensor const loss = compute_loss(model_, batches_[next_++ % batches_.size()]) / 2;
-                 loss.backward();
-                 loss.item<double>();
-               }
-               torch::nn::utils::clip_grad_norm_(optimizer_.param_groups().front().params(), 1.0);
-               optimizer_.step();
+               pass();
+               pass();
+               update();
              }
+           }) /
+           steps;
+  }
+  /// Milliseconds of one micro-batch, and of what follows the last one.
+  double micro_batch() {
+    return keel_benchmark::milliseconds([&] {
+             for (int i = 0; i < 2 * steps; ++i) pass();
+           }) /
+           (2 * steps);
+  }
+  double optimizer() {
+    return keel_benchmark::milliseconds([&] {
+             for (int i = 0; i < steps; ++i) update();
            }) /
            steps;
   }
 
  private:
+  void pass() {
+    at::Tensor const loss = compute_loss(model_, batches_[next_++ % batches_.size()]) / 2;
+    loss.backward();
+    loss.item<double>();
+  }
+  void update() {
+    torch::nn::utils::clip_grad_norm_(optimizer_.param_groups().front().params(), 1.0);
+    optimizer_.step();
+  }
+
   char_gpt::gpt model_;
   keel::adamw optimizer_;
   std::vector<at::Tensor> batches_;
@@ -195,6 +219,7 @@ int be_a_rank() {
   training<keel::shard::zero<2>> with_gradients_in_shares(world, 1);
   training<keel::shard::zero<3>> with_parameters_in_shares(world, 1);
   agreeing agreements(world);
+  by_hand parts(1);
   for (std::string word; std::cin >> word && word != "end";) {
     double took = 0.0;
     if (word == "steps") took = of.turn();
@@ -204,6 +229,12 @@ int be_a_rank() {
     if (word == "bytes") took = world.combine(keel::reduce::max{}, in_shares.bytes_over_formula(world.size()));
     if (word == "agree") took = agreements.turn(true);
     if (word == "work") took = agreements.turn(false);
+    if (word == "micro_batch") took = parts.micro_batch();
+    if (word == "optimizer") took = parts.optimizer();
+    if (word == "latency" || word == "bandwidth") {
+      keel::detail::link_speed const link = keel::detail::measure_link(world);
+      took = word == "latency" ? 1e3 * link.seconds : link.bytes_per_second;
+    }
     if (world.rank() == 0) std::cout << took << std::endl;
   }
   return 0;
@@ -222,19 +253,19 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-/// Two processes of one program.
-class pair_of_ranks {
+/// Processes of one program.
+class group_of_ranks {
  public:
-  explicit pair_of_ranks(std::vector<std::string> const& command) {
+  explicit group_of_ranks(std::vector<std::string> const& command, int ranks = 2) {
     std::string const port = std::to_string(free_port());
-    for (int rank = 0; rank < 2; ++rank) {
+    for (int rank = 0; rank < ranks; ++rank) {
       int in[2], out[2];
       if (::pipe2(in, O_CLOEXEC) != 0 || ::pipe2(out, O_CLOEXEC) != 0) throw std::runtime_error("there are no pipes");
       posix_spawn_file_actions_t files;
       ::posix_spawn_file_actions_init(&files);
       ::posix_spawn_file_actions_adddup2(&files, in[0], 0);
       if (rank == 0) ::posix_spawn_file_actions_adddup2(&files, out[1], 1);
-      std::vector<std::string> variables{"RANK=" + std::to_string(rank), "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port,
+      std::vector<std::string> variables{"RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(ranks), "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port,
                                          "OMP_NUM_THREADS=1", "OMP_WAIT_POLICY=passive", "KEEL_BENCHMARK_RANK=1"};
       std::vector<char*> words, environment;
       for (auto const& one : command) words.push_back(const_cast<char*>(one.c_str()));
@@ -255,9 +286,9 @@ class pair_of_ranks {
       if (rank == 0) from_ = ::fdopen(out[0], "r");
     }
   }
-  pair_of_ranks(pair_of_ranks const&) = delete;
-  pair_of_ranks& operator=(pair_of_ranks const&) = delete;
-  ~pair_of_ranks() {
+  group_of_ranks(group_of_ranks const&) = delete;
+  group_of_ranks& operator=(group_of_ranks const&) = delete;
+  ~group_of_ranks() {
     for (int const one : to_) ::close(one);
     for (pid_t const one : processes_) ::waitpid(one, nullptr, 0);
     if (from_ != nullptr) std::fclose(from_);
@@ -279,6 +310,55 @@ class pair_of_ranks {
   std::FILE* from_ = nullptr;
 };
 
+/// The worst of keel plan's times of an update over the measured ones, or the reverse, with all of them in `detail`.
+double worst_of_plan(std::string& detail) {
+  char_gpt::gpt const model(size);
+  double parameters = 0.0, unit = 0.0;
+  for (at::Tensor const& one : model->parameters()) parameters += static_cast<double>(one.numel());
+  for (auto const& child : model->named_children()) {
+    double own = 0.0;
+    for (at::Tensor const& one : child.value()->parameters()) own += static_cast<double>(one.numel());
+    unit = std::max(unit, own / static_cast<double>(std::max<std::size_t>(1, child.value()->children().size())));
+  }
+  double worst = 1.0;
+  for (int const ranks : {1, 2, 4}) {
+    group_of_ranks group({"/proc/self/exe"}, ranks);
+    std::vector<double> measured[4], micro_batch, optimizer, latency, bandwidth;
+    char const* const words[4] = {"steps", "shares", "gradient_shares", "parameter_shares"};
+    for (int turn = -1; turn < planned_turns; ++turn) {
+      double const pass = group.ask("micro_batch"), update = group.ask("optimizer");
+      double const of_stage[4] = {group.ask(words[0]), group.ask(words[1]), group.ask(words[2]), group.ask(words[3])};
+      if (turn < 0) continue;
+      micro_batch.push_back(pass);
+      optimizer.push_back(update);
+      for (int stage = 0; stage < 4; ++stage) measured[stage].push_back(of_stage[stage]);
+      if (ranks == 1 || turn % 2 != 0) continue;
+      latency.push_back(group.ask("latency"));
+      bandwidth.push_back(group.ask("bandwidth"));
+    }
+    using keel_benchmark::median;
+    keel::plan_inputs in{.parameters = parameters,
+                         .unit_parameters = unit,
+                         .micro_batch_seconds = 1e-3 * median(micro_batch),
+                         .optimizer_seconds = 1e-3 * median(optimizer),
+                         .micro_batches = 2,
+                         .ranks_per_host = ranks,
+                         .overlap = 0.0};
+    if (ranks > 1) {
+      in.latency = 1e-3 * median(latency) / std::ceil(std::log2(ranks));
+      in.bandwidth = median(bandwidth) * 2.0 * (ranks - 1) / ranks;
+    }
+    for (int stage = 0; stage < 4; ++stage) {
+      double const planned = 1e3 * keel::plan_run(in, ranks, stage).update_seconds, found = median(measured[stage]);
+      worst = std::max({worst, planned / found, found / planned});
+      char line[96];
+      std::snprintf(line, sizeof line, "%d ranks stage %d: %.1f of %.1f ms; ", ranks, stage, planned, found);
+      detail += line;
+    }
+  }
+  return worst;
+}
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -288,9 +368,9 @@ int main(int count, char** words) {
   training<keel::shard::replicate> alone({}, 2);
   training<keel::shard::zero<3>> alone_in_shares({}, 2);
   by_hand hand(2);
-  pair_of_ranks ours({"/proc/self/exe"});
-  std::unique_ptr<pair_of_ranks> peer;
-  if (count == 3) peer = std::make_unique<pair_of_ranks>(std::vector<std::string>{words[1], words[2]});
+  group_of_ranks ours({"/proc/self/exe"});
+  std::unique_ptr<group_of_ranks> peer;
+  if (count == 3) peer = std::make_unique<group_of_ranks>(std::vector<std::string>{words[1], words[2]});
   std::vector<double> agreements, without, of_alone, of_ours, of_shares, of_gradient_shares, of_parameter_shares, of_alone_in_shares, of_hand, of_peer, of_sharded_peer;
   for (int turn = -2; turn < turns; ++turn) {
     double const agreement = ours.ask("agree"), work = ours.ask("work"), one = alone.turn(), two = ours.ask("steps"), shared = ours.ask("shares"),
@@ -333,6 +413,10 @@ int main(int count, char** words) {
   keel_benchmark::print_row("zero/scaling", slowest, median(of_alone),
                             "ours: 2 ranks with 1 thread each, the slowest of zero<1>, zero<2> and zero<3>; peer: 1 process with 2 threads, the same "
                             "global batch; " + what);
+  std::string planned;
+  double const worst = worst_of_plan(planned);
+  std::printf("{\"name\": \"plan/step\", \"ours\": %.5f, \"peer\": 1, \"ratio\": %.5f, \"unit\": \"ratio\", \"detail\": \"smaller is better: %smedians of %d turns\"}\n",
+              worst, worst, planned.c_str(), planned_turns);
   if (!peer) return 0;
   keel_benchmark::print_row("replicate/peer", median(of_ours), median(of_peer),
                               "2 ranks with 1 thread each; peer: DistributedDataParallel of Python's torch; " + what);

@@ -5,6 +5,7 @@
 #include <keel/diagnose/guide.ipp>
 #include <keel/diagnose/heat_strip.ipp>
 #include <keel/diagnose/page_text.ipp>
+#include <keel/diagnose/plan.ipp>
 #include <keel/diagnose/plot.ipp>
 #include <keel/diagnose/rank_record.ipp>
 #include <keel/diagnose/report.ipp>

@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <keel/collective/collectives.hpp>
@@ -244,9 +245,13 @@ KEEL_BODY link_speed measure_link(world_of_ranks const& world) {
 }
 
 KEEL_BODY machine_finding judge_link(link_speed const& found, int ranks, std::string const& where) {
-  std::string const measured =
-      format_finding("%d ranks %s: a small all-gather takes %.0f us; all-reduce of 16 MiB at %.2f GB/s", ranks, where.c_str(),
-                     1e6 * found.seconds, found.bytes_per_second / 1e9);
+  // In keel plan, n ranks exchange a few numbers in ceil(log2 n) messages, and send 2 (n - 1)/n of what they all-reduce.
+  double const messages = std::ceil(std::log2(ranks)), sent = 2.0 * (ranks - 1) / ranks;
+  std::string const measured = format_finding(
+      "%d ranks %s: a small all-gather takes %.0f us; all-reduce of 16 MiB at %.2f GB/s (keel plan --latency %.2g --bandwidth "
+      "%.2g)",
+      ranks, where.c_str(), 1e6 * found.seconds, found.bytes_per_second / 1e9, found.seconds / messages,
+      found.bytes_per_second * sent);
   if (!found.is_right)
     return {"collectives", machine_verdict::wrong, measured,
             "Results are wrong. Update LibTorch and the driver of the network; until then train on one rank."};

@@ -2,7 +2,9 @@
 // for input that cannot be read.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <keel/diagnose/plan.hpp>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,8 @@ int report(std::vector<std::filesystem::path> const& run_directories, std::files
 int triage(std::filesystem::path const& run_directory, double seconds);
 /// Returns 0 if there are matches, 1 if there are none.
 int explain(std::string const& words);
+/// Prints what runs on so many ranks take. Returns 0 if one of them fits into the memory of its ranks, 1 if none does.
+int plan(plan_inputs const& inputs, std::vector<std::int64_t> const& ranks);
 /// Returns 0 if all recipes are valid, 1 if one breaks a rule, 2 if a file is not a recipe.
 int check(std::vector<std::filesystem::path> const& recipes);
 

@@ -1,9 +1,11 @@
 // The program keel: inspects runs, checkpoints and recipes without the training program.
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <keel/core/version.hpp>
+#include <keel/diagnose/plan.hpp>
 #include <keel/tools/commands.hpp>
 #include <string>
 #include <vector>
@@ -81,6 +83,53 @@ int main(int count, char** words) {
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   doctor->callback([&] { status = keel::tools::check_machine(first, tried_ranks); });
+
+  keel::plan_inputs planned;
+  double memory_gib = 0.0, activations_gib = 0.0, failure_hours = 0.0;
+  std::vector<std::int64_t> planned_ranks{8, 32, 128, 512, 2048, 8192, 16384};
+  auto* const plan = program.add_subcommand(
+      "plan",
+      "computes the time, memory and waste of a run on many ranks from measured numbers, for each stage of keel::shard, and "
+      "the "
+      "best interval between checkpoints. keel doctor measures --latency and --bandwidth. Sizes in bytes, times in seconds");
+  plan->add_option("--parameters", planned.parameters, "number of parameters, such as 7e9")->required();
+  plan->add_option("--micro-batch-seconds", planned.micro_batch_seconds,
+                   "forward and backward pass of a micro-batch on one rank, while all ranks of its host compute")
+      ->required();
+  plan->add_option("--optimizer-seconds", planned.optimizer_seconds, "a step of the optimizer on one rank, for all parameters")
+      ->capture_default_str();
+  plan->add_option("--micro-batches", planned.micro_batches, "of an update, as in keel::accumulate")->capture_default_str();
+  plan->add_option("--ranks", planned_ranks, "numbers of ranks")->capture_default_str();
+  plan->add_option("--unit-parameters", planned.unit_parameters, "parameters of the largest keel::unit; 0: an eighth of all")
+      ->capture_default_str();
+  plan->add_option("--parameter-bytes", planned.parameter_bytes, "of a parameter and of its gradient: 2 for bf16")
+      ->capture_default_str();
+  plan->add_option("--state-bytes", planned.state_bytes,
+                   "of the optimizer for a parameter: 8 for Adam, 12 if it has master copies of bf16 parameters")
+      ->capture_default_str();
+  plan->add_option("--activations-gib", activations_gib, "activations of a micro-batch, in GiB")->capture_default_str();
+  plan->add_option("--memory-gib", memory_gib, "memory of a rank, in GiB; 0: not limited")->capture_default_str();
+  plan->add_option("--latency", planned.latency, "of a message")->capture_default_str();
+  plan->add_option("--bandwidth", planned.bandwidth, "bytes a second that a rank sends while all do")->capture_default_str();
+  plan->add_option("--network-bandwidth", planned.network_bandwidth, "the same between hosts; 0: as --bandwidth")
+      ->capture_default_str();
+  plan->add_option("--ranks-per-host", planned.ranks_per_host, "ranks of a host")->capture_default_str();
+  plan->add_option("--overlap", planned.overlap,
+                   "part of the communication that can proceed while a rank computes: 0 if it takes the same cores")
+      ->capture_default_str();
+  plan->add_option("--disk-bandwidth", planned.disk_bandwidth, "bytes a second that a rank writes")->capture_default_str();
+  plan->add_option("--storage-bandwidth", planned.storage_bandwidth, "bytes a second that all ranks write; 0: not limited")
+      ->capture_default_str();
+  plan->add_option("--failure-hours", failure_hours, "mean time between failures of one rank, in hours; 0: it never fails")
+      ->capture_default_str();
+  plan->add_option("--restart-seconds", planned.restart_seconds, "from a failure until the run trains again")
+      ->capture_default_str();
+  plan->callback([&] {
+    planned.memory = memory_gib * (1 << 30);
+    planned.activations = activations_gib * (1 << 30);
+    planned.failure_seconds = failure_hours * 3600.0;
+    status = keel::tools::plan(planned, planned_ranks);
+  });
 
   auto* const checkpoint = program.add_subcommand("checkpoint", "looks into checkpoints");
   checkpoint->require_subcommand(1);

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <keel/core/error.hpp>
 #include <keel/diagnose/explain.hpp>
+#include <keel/diagnose/plan.hpp>
 #include <keel/diagnose/report.hpp>
 #include <keel/diagnose/triage.hpp>
 #include <keel/json/load_config.hpp>
@@ -32,6 +33,14 @@ int judge(std::filesystem::path const& file) {
 }
 
 }  // namespace
+
+int plan(plan_inputs const& inputs, std::vector<std::int64_t> const& ranks) {
+  std::fputs(describe_plan(inputs, ranks).c_str(), stdout);
+  // zero<3> needs the least memory.
+  bool const any_fits =
+      std::any_of(ranks.begin(), ranks.end(), [&](std::int64_t one) { return plan_run(inputs, one, 3).fits; });
+  return any_fits ? 0 : 1;
+}
 
 int report(std::vector<std::filesystem::path> const& run_directories, std::filesystem::path const& output) {
   std::vector<run_history> runs;
