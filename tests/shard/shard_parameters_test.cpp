@@ -2,6 +2,8 @@
 #include <ATen/ops/zeros.h>
 
 #include <filesystem>
+#include <memory>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -295,6 +297,128 @@ TEST_CASE("parameters that are sharded before there is a step are errors that na
   for (std::string const& one : sizes) CHECK(has(one, "weight"));
 }
 
+namespace {
+
+/// A unit whose weight has a second name outside of it.
+struct tied_network : torch::nn::Module {
+  torch::nn::Linear inner{nullptr}, last{nullptr};
+  at::Tensor again;
+  explicit tied_network(keel::world_of_ranks const* world) {
+    at::manual_seed(4);
+    last = register_module("a_last", torch::nn::Linear(6, 3));
+    inner = register_module("inner", torch::nn::Linear(6, 6));
+    if (world != nullptr) keel::shard_parameters(*inner, *world);
+    again = register_parameter("tied", inner->weight);
+  }
+  at::Tensor loss(at::Tensor const& x) {
+    return last(keel::unit(inner, [this](at::Tensor const& one) { return inner(one).tanh().matmul(again); }, x)).square().mean();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a parameter with two names is sharded once, and is whole again after any number of steps") {
+  single_thread const threads;
+  using recipe = cut<skips, keel::accept<"Z11">>;
+  auto const trained = [](bool is_early) {
+    std::vector<at::Tensor> found;
+    keel::run_in_process(3, [&](keel::world_of_ranks const& world) {
+      tied_network model(is_early ? &world : nullptr);
+      keel::sgd optimizer(model.parameters(), 0.05);
+      for (int steps = 0; steps < 3; ++steps) {
+        keel::step<recipe> step{model, optimizer, world};
+        for (std::int64_t i = 0; i < 3; ++i) step([&] { return model.loss((at::arange(12).view({2, 6}) * 0.1 + static_cast<double>(i + world.rank())).sin()); });
+        if (steps == 2) step.unshard_parameters();
+      }
+      if (world.rank() == 0) found = copies_of({model.inner->weight, model.inner->bias, model.again});
+    });
+    return found;
+  };
+  CHECK(same_bits(trained(true), trained(false)));
+  auto const messages = rank_error_messages(2, [](keel::world_of_ranks const& world) {
+    tied_network model(&world);
+    keel::sgd optimizer(model.parameters(), 0.05);
+    keel::step<cut<skips>>{model, optimizer, world};
+  });
+  for (std::string const& one : messages) CHECK(has(one, "[Z11]"));
+}
+
+TEST_CASE("an update after load_best begins with its weights, whose fp32 copies are those of no earlier update") {
+  single_thread const threads;
+  auto const train_on = []<class Shard>(Shard, bool is_early) {
+    struct bf16_run : keel::recipe<Shard, keel::checkpoint::every<2_steps, keel::checkpoint::keep<10>, keel::checkpoint::keep_best, keel::checkpoint::by_evaluation_loss>,
+                                   keel::evaluation::every<2_steps>> {};
+    std::vector<at::Tensor> found;
+    scratch_directory const directory;
+    keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
+      network model(0.0, at::kBFloat16);
+      if (is_early) shard_layers(model, world);
+      keel::adamw optimizer(model.parameters(), 0.05);
+      keel::trainer<bf16_run> run{model, optimizer, world, quiet({.run_directory = directory.path(), .updates = 8})};
+      std::vector<at::Tensor> batches;
+      for (std::int64_t i = 0; i < 8; ++i) batches.push_back(rows_of(i, world.rank(), at::kBFloat16));
+      auto const loss_of = [&](at::Tensor const& x) { return model.loss(x); };
+      // Worse from update to update.
+      double evaluated = 0.0;
+      run.evaluate_on(std::vector<at::Tensor>(1, batches[0]), [&](at::Tensor const& x) { return model.loss(x) * 0.0 + ++evaluated; });
+      run.fit(batches, loss_of);
+      CHECK(run.load_best().update == 2);
+      run.step(batches[0], loss_of);
+      auto const whole = run.gather_parameters();
+      if (world.rank() == 0) found = copies_of(model.parameters());
+    });
+    return found;
+  };
+  auto const expected = train_on(keel::shard::zero<2>(), false);
+  CHECK(same_bits(train_on(keel::shard::zero<3>(), false), expected));
+  CHECK(same_bits(train_on(keel::shard::zero<3>(), true), expected));
+}
+
+TEST_CASE("a graph from before an update is an error, also of parameters that were sharded as they were built") {
+  single_thread const threads;
+  auto const messages = rank_error_messages(2, [](keel::world_of_ranks const& world) {
+    deep_network model(&world);
+    keel::sgd optimizer(model.parameters(), 0.05);
+    keel::step<cut<skips>> step{model, optimizer, world};
+    at::Tensor const rows = at::ones({1, deep_network::width});
+    auto const update = [&] { step([&] { return model.loss(rows); }); };
+    update();
+    at::Tensor const kept = model.loss(rows);
+    update();
+    kept.backward();
+  });
+  for (std::string const& one : messages) {
+    INFO(one);
+    CHECK(has(one, "modified in place"));
+  }
+}
+
+TEST_CASE("shards that an exception may have left of different updates are not trained, and those of a live step are not sharded again") {
+  single_thread const threads;
+  std::vector<std::shared_ptr<network>> models;
+  for (int rank = 0; rank < 2; ++rank) models.push_back(std::make_shared<network>(0.0));
+  auto const train = [&](keel::world_of_ranks const& world, bool throws) {
+    network& model = *models[static_cast<std::size_t>(world.rank())];
+    keel::sgd optimizer(model.parameters(), 0.05);
+    keel::step<cut<skips>> step{model, optimizer, world};
+    for (int i = 0; i < 3; ++i) {
+      step([&] {
+        if (throws && i == 2 && world.rank() == 1) throw std::runtime_error("a fault of the program");
+        return model.loss(rows_of(i, world.rank()));
+      });
+    }
+  };
+  for (std::string const& one : rank_error_messages(2, [&](keel::world_of_ranks const& world) { train(world, true); })) CHECK(has(one, "a fault of the program"));
+  for (std::string const& one : rank_error_messages(2, [&](keel::world_of_ranks const& world) { train(world, false); })) CHECK(has(one, "that an exception has ended"));
+  for (std::string const& one : rank_error_messages(2, [&](keel::world_of_ranks const& world) {
+         network model(0.0);
+         keel::sgd optimizer(model.parameters(), 0.05);
+         keel::step<cut<skips>> step{model, optimizer, world};
+         keel::shard_parameters(*model.layers[0], world);
+       }))
+    CHECK(has(one, "[E11] a module is sharded by keel::shard_parameters while a step"));
+}
+
 TEST_CASE("memory that runs out while a module is sharded leaves it whole on all ranks") {
   single_thread const threads;
   keel::memory::budget budget;
@@ -304,10 +428,13 @@ TEST_CASE("memory that runs out while a module is sharded leaves it whole on all
     keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
       auto const rank = static_cast<std::size_t>(world.rank());
       layer one(12, 0.0);
+      // Not contiguous, but dense.
+      one.wide->weight.set_data(one.wide->weight.detach().t().contiguous().t());
       if (rank == 1) budget.refuse_allocation(nth);
       try {
         keel::shard_parameters(one, world);
-      } catch (std::exception const&) {
+      } catch (std::exception const& thrown) {
+        UNSCOPED_INFO(thrown.what());
         threw[rank] = true;
       }
       budget.refuse_allocation(0);

@@ -124,23 +124,33 @@ inline tensor_map read_weights_of(std::filesystem::path const& source, weights_c
 /// A safetensors file, or those of an index, whose tensors are read one at a time.
 class weights_files {
  public:
-  /// `own`: the model's tensors.
-  weights_files(std::filesystem::path const& source, tensor_map const& own) {
-    string_map listed;
-    std::set<std::string> paths;
-    if (source.extension() == ".json") {
-      listed = read_weight_map(source);
-      for (auto const& [name, file] : listed) paths.insert(source.parent_path() / file);
-    } else {
-      paths.insert(source);
+  explicit weights_files(std::filesystem::path const& source) {
+    if (source.extension() != ".json") {
+      files_.emplace_back(source);
+      for (std::string const& name : files_.back().names()) file_of_.emplace(name, 0);
+      return;
     }
-    for (std::filesystem::path const path : paths) {
-      files_.emplace_back(path);
-      for (std::string const& name : files_.back().names()) {
-        // An index does not list the other names of a tensor.
-        auto const place = listed.find(name);
-        bool const is_here = place == listed.end() ? listed.empty() || own.contains(name) : path.filename() == place->second;
-        if (is_here) file_of_.emplace(name, files_.size() - 1);
+    std::map<std::string, std::vector<std::string>> names_of;
+    for (auto const& [name, file] : read_weight_map(source)) names_of[file].push_back(name);
+    for (auto const& [file, names] : names_of) {
+      auto const path = source.parent_path() / file;
+      if (!file_system().exists(path)) throw_damaged_index(source, "names " + shown_name(file) + ", which does not exist");
+      safetensors_file const& opened = files_.emplace_back(path);
+      auto const add = [&](std::string const& name) { return file_of_.emplace(name, files_.size() - 1).second; };
+      auto const stored = opened.names();
+      for (std::string const& name : names) {
+        if (!std::binary_search(stored.begin(), stored.end(), name))
+          throw_damaged_index(source,
+                              "assigns " + shown_name(name) + " to " + shown_name(file) + ", which does not contain it");
+        add(name);
+      }
+      // An index does not list the other names of a tensor.
+      std::set<std::string> const listed(names.begin(), names.end());
+      for (std::string const& name : stored) {
+        bool const is_alias = !listed.contains(name) && std::any_of(names.begin(), names.end(), [&](std::string const& one) {
+          return opened.is_same_tensor(one, name);
+        });
+        if (is_alias && !add(name)) throw_damaged_index(source, "names two files that both contain " + shown_name(name));
       }
     }
   }
@@ -156,7 +166,7 @@ class weights_files {
   at::Tensor read(std::string const& name) const { return files_[file_of_.at(name)].tensor(name); }
 
  private:
-  std::vector<safetensors_file> files_;
+  std::deque<safetensors_file> files_;
   std::map<std::string, std::size_t> file_of_;
 };
 
@@ -189,9 +199,19 @@ KEEL_BODY void load_weights(tensor_map const& own, slice_map const& slices, std:
     for (auto const& [name, tensor] : own) put(name, saved.at(name));
     return;
   }
-  detail::weights_files const files(source, own);
+  detail::weights_files const files(source);
   require_same_model(expected, files.describe(), source.string());
-  for (auto const& [name, tensor] : own) put(name, files.read(name));
+  // All are read before one changes.
+  tensor_map read;
+  for (auto const& [name, tensor] : own) {
+    auto const slice = slices.find(name);
+    at::Tensor const whole = files.read(name);
+    read.emplace(name, slice == slices.end() ? whole : detail::cut_slice(whole, slice->second));
+  }
+  for (auto const& [name, tensor] : own) {
+    at::Tensor const target = tensor;
+    target.copy_(read.at(name));
+  }
 }
 
 }  // namespace keel::inline KEEL_MODE

@@ -36,6 +36,9 @@ class safetensors_file {
   /// Returns the dtype's name in the format, such as BF16.
   std::string_view dtype(std::string const& name) const { return safetensors_dtypes[entry(name).dtype].name; }
 
+  /// True if both are names of one stored tensor.
+  bool is_same_tensor(std::string const& name, std::string const& other) const { return &entry(name) == &entry(other); }
+
   /// Returns the type and sizes that tensor() has.
   detail::tensor_form form(std::string const& name) const { return detail::form_of(entry(name), path_.string()); }
 

@@ -28,6 +28,9 @@ safetensors_content load_sharded_safetensors(std::filesystem::path const& index_
 
 namespace keel::detail::inline KEEL_MODE {
 
+/// Throws checkpoint_error (E05).
+[[noreturn]] void throw_damaged_index(std::filesystem::path const& index_path, std::string const& what);
+
 /// Returns the file of each name in an index, in its directory. Throws as load_sharded_safetensors does.
 string_map read_weight_map(std::filesystem::path const& index_path);
 

@@ -90,7 +90,7 @@ inline std::string index_text(shard_plan const& plan, std::string const& stem) {
   }
 }
 
-[[noreturn]] inline void throw_damaged_index(std::filesystem::path const& index_path, std::string const& what) {
+KEEL_BODY void throw_damaged_index(std::filesystem::path const& index_path, std::string const& what) {
   throw checkpoint_error("E05",
                          index_path.string() + " " + what + ". Use an older checkpoint, or download all of its files again.");
 }

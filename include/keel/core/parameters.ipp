@@ -52,8 +52,13 @@ KEEL_BODY parameter_list collect_parameters(torch::nn::Module& model, torch::opt
     // Frozen parameters have no gradients that could lose digits.
     list.seen.half_parameters |= parameter.requires_grad() && parameter.scalar_type() == at::kHalf;
     list.seen.bfloat16_parameters |= parameter.requires_grad() && parameter.scalar_type() == at::kBFloat16;
-    bool const has_memory = parameter.numel() > 0 && parameter.has_storage() && parameter.storage().nbytes() > 0;
-    list.seen.tied_weights |= has_memory && !memory.insert(parameter.data_ptr()).second;
+    bool const may_share = parameter.numel() > 0 && parameter.has_storage();
+    // The memory of a sharded parameter is freed.
+    bool const is_freed = may_share && parameter.storage().nbytes() == 0;
+    void const* const place = !may_share ? nullptr
+                              : is_freed ? parameter.storage().unsafeGetStorageImpl()
+                                         : parameter.data_ptr();
+    list.seen.tied_weights |= may_share && !memory.insert(place).second;
     if (!parameter.requires_grad()) {
       list.seen.partly_frozen = true;
     } else if (held.count(parameter.unsafeGetTensorImpl()) == 0) {

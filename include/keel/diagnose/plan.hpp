@@ -5,7 +5,8 @@
 // Each rank trains the same number of rows whatever the number of ranks (weak scaling).
 //
 // Method. S bytes are gathered or scattered among n ranks in ceil(log2 n) latency + (n - 1)/n S / bandwidth, and all-reduced in twice that:
-// recursive doubling and halving (Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in MPICH").
+// recursive doubling and halving (Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in MPICH"). keel
+// sends them in buckets (shard/bucket_bytes.hpp) or units, each of which costs the latency.
 // A backward pass is two thirds of a micro-batch, and hides the communication that `overlap` allows. A run of keel sends
 //     replicate    all gradients once an update, during its last backward pass
 //     zero<1>      the same; then gathers the parameters, which nothing hides

@@ -9,6 +9,7 @@
 #include <keel/core/error.hpp>
 #include <keel/diagnose/plan.hpp>
 #include <keel/metrics/number_format.hpp>
+#include <keel/shard/bucket_bytes.hpp>
 #include <optional>
 #include <utility>
 
@@ -60,9 +61,10 @@ class collective_costs {
                                                                            : in.bandwidth) {}
   /// Of a few numbers.
   double exchange() const { return latency_; }
-  /// An all-gather to `bytes`, or a reduce-scatter of them.
-  double gather(double bytes) const { return latency_ + (ranks_ - 1.0) / ranks_ * bytes / bandwidth_; }
-  double all_reduce(double bytes) const { return 2.0 * gather(bytes); }
+  /// All-gathers to `bytes`, or reduce-scatters of them, with at most `most` bytes each.
+  double gather(double bytes, double most) const {
+    return std::ceil(bytes / most) * latency_ + (ranks_ - 1.0) / ranks_ * bytes / bandwidth_;
+  }
 
  private:
   double ranks_, latency_, bandwidth_;
@@ -109,17 +111,20 @@ KEEL_BODY planned_run plan_run(plan_inputs const& in, std::int64_t ranks, int st
   if (ranks > 1) {
     detail::collective_costs const costs(in, ranks);
     double const forward = in.micro_batch_seconds / 3.0, backward = 2.0 * forward;
-    double const gather = costs.gather(parameters);
+    auto const all_bytes = static_cast<std::int64_t>(parameters);
+    auto const shard_bucket = static_cast<double>(detail::shard_bucket_bytes(all_bytes, static_cast<int>(ranks)));
+    auto const sum_bucket = static_cast<double>(detail::sum_bucket_bytes(all_bytes));
+    double const gather = costs.gather(parameters, stage == 3 ? unit : shard_bucket);
+    double const scatter = costs.gather(gradients, shard_bucket);
     double& sent = found.communication_seconds;
     sent += costs.exchange();
-    if (stage <= 1) sent += detail::exposed(in, costs.all_reduce(gradients), backward);
+    if (stage <= 1) sent += detail::exposed(in, 2.0 * costs.gather(gradients, sum_bucket), backward);
     if (stage == 1 || stage == 2) sent += gather;
-    if (stage == 2) sent += count * detail::exposed(in, costs.gather(gradients), backward);
+    if (stage == 2) sent += count * detail::exposed(in, scatter, backward);
     if (stage == 3) {
       // The first unit of a pass is gathered before there is anything to compute.
-      double const first = costs.gather(unit);
-      sent += count * (detail::exposed(in, gather - first, forward) + first +
-                       detail::exposed(in, gather + costs.gather(gradients), backward));
+      double const first = costs.gather(unit, unit);
+      sent += count * (detail::exposed(in, gather - first, forward) + first + detail::exposed(in, gather + scatter, backward));
     }
   }
   double const optimizer = stage >= 1 ? in.optimizer_seconds / n : in.optimizer_seconds;

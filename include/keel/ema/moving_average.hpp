@@ -60,7 +60,9 @@ class moving_average {
 
   /// `parameters` share their memory with the model's. `decay` is in (0, 1), as rule M10 requires; throws error (M10) otherwise. `names`:
   /// the names of the averages in a checkpoint; by default their indices.
-  moving_average(std::vector<at::Tensor> parameters, double decay, std::vector<std::string> names = {});
+  /// `expects_shards`: set_shards() makes the averages of parameters that are sharded already. Without it they are error (E12).
+  moving_average(std::vector<at::Tensor> parameters, double decay, std::vector<std::string> names = {},
+                 bool expects_shards = false);
   moving_average(moving_average const&) = delete;
   moving_average& operator=(moving_average const&) = delete;
 

@@ -22,13 +22,15 @@ inline at::Tensor first_average(at::Tensor const& parameter) {
 
 namespace keel::inline KEEL_MODE {
 
-KEEL_BODY moving_average::moving_average(std::vector<at::Tensor> parameters, double decay, std::vector<std::string> names)
+KEEL_BODY moving_average::moving_average(std::vector<at::Tensor> parameters, double decay, std::vector<std::string> names,
+                                         bool expects_shards)
     : parameters_(std::move(parameters)), names_(std::move(names)), decay_(decay) {
   if (!(decay > 0.0 && decay < 1.0)) throw broken_rule<error, rule::M10>();
   at::NoGradGuard no_grad;
-  // set_shards() makes the averages of those that are sharded already.
-  for (at::Tensor const& one : parameters_)
-    averages_.push_back(detail::unit_parameters::is_freed(one) ? at::Tensor() : detail::first_average(one));
+  for (at::Tensor const& one : parameters_) {
+    bool const is_later = expects_shards && detail::unit_parameters::is_freed(one);
+    averages_.push_back(is_later ? at::Tensor() : detail::first_average(one));
+  }
 }
 
 KEEL_BODY void moving_average::set_shards(shard_access access) {

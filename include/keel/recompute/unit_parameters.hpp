@@ -58,8 +58,8 @@ class unit_parameters {
                           std::weak_ptr<unit_parameters> const& provider);
   /// Gives a freed parameter memory of its size.
   static void set_memory(at::Tensor const& parameter, c10::DataPtr memory);
-  /// Stores a shard with a freed parameter, until it gets memory or is freed by a provider.
-  static void keep_shard(at::Tensor const& parameter, kept_shard shard);
+  /// Stores a shard with a freed parameter that loses its provider, until it gets memory or is freed by another one. Does not allocate.
+  static void keep_shard(at::Tensor const& parameter, std::unique_ptr<kept_shard> shard) noexcept;
   /// Returns the shard that is stored with a parameter; null if there is none.
   static kept_shard const* kept_shard_of(at::Tensor const& parameter);
   static bool is_freed(at::Tensor const& parameter);

@@ -150,9 +150,14 @@ KEEL_BODY void unit_parameters::set_memory(at::Tensor const& parameter, c10::Dat
 
 inline void delete_kept_shard(void* shard) { delete static_cast<kept_shard*>(shard); }
 
-KEEL_BODY void unit_parameters::keep_shard(at::Tensor const& parameter, kept_shard shard) {
-  parameter.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
-      c10::DataPtr(nullptr, new kept_shard(std::move(shard)), &delete_kept_shard, parameter.device()));
+KEEL_BODY void unit_parameters::keep_shard(at::Tensor const& parameter, std::unique_ptr<kept_shard> shard) noexcept {
+  auto& all = provided_parameters::instance();
+  c10::StorageImpl* const storage = parameter.storage().unsafeGetStorageImpl();
+  {
+    std::lock_guard const lock(all.mutex);
+    if (auto const found = all.freed.find(storage); found != all.freed.end()) found->second.provider.reset();
+  }
+  storage->set_data_ptr_noswap(c10::DataPtr(nullptr, shard.release(), &delete_kept_shard, parameter.device()));
 }
 
 KEEL_BODY kept_shard const* unit_parameters::kept_shard_of(at::Tensor const& parameter) {

@@ -5,27 +5,18 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <keel/libtorch/mode.hpp>
+#include <keel/shard/bucket_bytes.hpp>
 #include <vector>
 
 namespace keel::detail::inline KEEL_MODE {
-
-/// Maximum bytes of a bucket: large enough to hide the latency of a collective, small enough that a copy of it is cheap.
-inline constexpr std::int64_t bucket_bytes = 25 << 20;
 
 /// The dtype in which a parameter's gradients are summed.
 inline at::ScalarType sum_dtype(at::Tensor const& parameter) {
   auto const own = parameter.scalar_type();
   return own == at::kHalf || own == at::kBFloat16 ? at::kFloat : own;
-}
-
-/// Maximum bytes of a bucket of shards for `all` bytes of parameters. A bucket is copied several times, so it is a small fraction of what a
-/// rank has of them.
-inline std::int64_t shard_bucket_bytes(std::int64_t all, int ranks) {
-  return std::clamp(all / (std::int64_t{32} * ranks), std::int64_t{1} << 18, bucket_bytes);
 }
 
 /// Splits the indices `which` into buckets of consecutive ones and calls `use(bucket)` for each. The tensors `tensor_of(index)` of a bucket

@@ -30,9 +30,6 @@ inline std::int64_t round_up_to_line(std::int64_t elements) {
 /// Flags after the parameters' flags in the last bucket: a rank threw; a gradient changed after its bucket started.
 inline constexpr std::int64_t global_flag_count = 2;
 
-/// Returns the bucket size for `all` bytes of parameters: several buckets to overlap with the backward pass, but none too small.
-inline std::int64_t sum_bucket_bytes(std::int64_t all) { return std::clamp(all / 4, std::int64_t{1} << 20, bucket_bytes); }
-
 class gradient_sums::ready_hook final : public torch::autograd::FunctionPostHook {
  public:
   ready_hook(gradient_sums& sums, std::size_t parameter) : sums_(sums), parameter_(parameter) {}

@@ -66,9 +66,9 @@ class parameter_shards final : public unit_parameters, public std::enable_shared
   void follow_gather(double collective);
   /// Allocates the buffers of the gathers of all units that were called.
   void prepare_buffers();
-  /// Ends the gathers: the step ends, but tensors that autograd saved may still refer to this object. Parameters stay freed, and keep their
-  /// shards for a later step: those of the other ranks cannot be gathered here.
-  void close();
+  /// Ends the gathers: the step ends, but tensors that autograd saved may still refer to this object. Parameters stay freed, because the
+  /// shards of the other ranks cannot be gathered here. `keeps_shards`: they keep their shards for a later step.
+  void close(bool keeps_shards = false) noexcept;
 
   /// This rank's shard of a parameter, of one dimension; undefined while the parameter is whole. Write to it only between updates.
   at::Tensor shard_of(at::Tensor const& parameter) const;
@@ -80,6 +80,12 @@ class parameter_shards final : public unit_parameters, public std::enable_shared
   at::Tensor cut(at::Tensor const& parameter, at::Tensor const& whole) const;
   /// The whole tensor of such shards. Collective.
   at::Tensor assemble(at::Tensor const& parameter, at::Tensor const& shard) const;
+  struct whole_buffers {
+    at::Tensor own, all, whole;
+  };
+  /// What assemble() needs, so that ranks can agree on whether all of them have the memory.
+  whole_buffers allocate_whole(at::Tensor const& parameter, at::Tensor const& shard) const;
+  at::Tensor assemble(at::Tensor const& parameter, at::Tensor const& shard, whole_buffers buffers) const;
   /// Call once after make(), and after the list of trained parameters changed, between updates. Collective.
   void trained_changed();
 
@@ -99,8 +105,9 @@ class parameter_shards final : public unit_parameters, public std::enable_shared
   struct entry {
     at::Tensor parameter;
     std::string name;
-    std::size_t index = 0;  ///< of its shard range
-    at::Tensor shard = {};  ///< valid if `is_sharded`
+    std::size_t index = 0;                  ///< of its shard range
+    at::Tensor shard = {};                  ///< valid if `is_sharded`; has the version of the parameter
+    std::unique_ptr<kept_shard> kept = {};  ///< for close(), which must not allocate
     bool is_sharded = false;
     std::size_t unit = 0;  ///< the unit that has used it last
     int users = 0;         ///< calls that need it now
@@ -149,6 +156,7 @@ class parameter_shards final : public unit_parameters, public std::enable_shared
   /// Shards and frees a parameter that no call needs, unless all are gathered.
   void free_unused(entry& one);
   void allocate_shard(entry& one) const;
+  static void adopt_shard(entry& one, at::Tensor const& shard);
   /// Copies this rank's elements of a whole parameter to its shard.
   void write_shard(entry& one);
 

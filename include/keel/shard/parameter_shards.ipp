@@ -147,9 +147,15 @@ KEEL_BODY parameter_shards::parameter_shards(world_of_ranks world, torch::nn::Mo
     : world_(std::move(world)), model_(model), trained_(trained), announce_(std::move(announce)) {
   for (auto const& item : model.named_parameters()) {
     at::Tensor const& one = item.value();
-    kept_shard const* const kept = kept_shard_of(one);
-    if (kept == nullptr && !owns_memory(one)) continue;
-    entry_of_.emplace(one.unsafeGetTensorImpl(), entries_.size());
+    if (is_freed(one) && kept_shard_of(one) == nullptr)
+      throw error("E11",
+                  item.key() +
+                      " is sharded by another step with keel::shard::zero<3>, or by one that an exception has ended, after "
+                      "which the shards of the ranks may be of different updates. Destroy the other step first, or build "
+                      "the model again and load a checkpoint.");
+    if (!is_freed(one) && !owns_memory(one)) continue;
+    // Tied weights have several names.
+    if (!entry_of_.emplace(one.unsafeGetTensorImpl(), entries_.size()).second) continue;
     entries_.push_back({.parameter = one, .name = item.key(), .index = entries_.size()});
   }
   // Numbered by their places in the model, which all ranks know.
@@ -165,14 +171,15 @@ KEEL_BODY void parameter_shards::take_kept_shard(entry& one, kept_shard const& k
   if (unit == unit_of_module_.end())
     throw error("E11", one.name +
                            " was sharded with a module that is not in the model. Call keel::shard_parameters with a "
-                           "module of the model that is trained.");
+                           "module of the model that is trained, or unshard_parameters() of the step that sharded it.");
   if (kept.rank != world_.rank() || kept.ranks != world_.size())
     throw error("E11", one.name + " was sharded as rank " + std::to_string(kept.rank) + " of " + std::to_string(kept.ranks) +
                            ", but this is rank " + std::to_string(world_.rank()) + " of " + std::to_string(world_.size()) +
-                           ". Pass keel::shard_parameters the world that the step or trainer gets.");
-  one.shard = kept.values;
+                           ". Pass keel::shard_parameters, and each step or trainer of the model, the same world, or call "
+                           "unshard_parameters() before the earlier one is destroyed.");
   one.index = kept.index;
   one.unit = unit->second;
+  adopt_shard(one, kept.values);
   one.is_sharded = true;
   one.is_present = false;
   units_[one.unit].was_called = true;
@@ -206,16 +213,18 @@ KEEL_BODY std::shared_ptr<parameter_shards> parameter_shards::make(world_of_rank
 
 KEEL_BODY parameter_shards::~parameter_shards() { close(); }
 
-KEEL_BODY void parameter_shards::close() {
+KEEL_BODY void parameter_shards::close(bool keeps_shards) noexcept {
   for (auto const& [module, unit] : unit_of_module_) remove_module(module, this);
   std::lock_guard const lock(mutex_);
   if (std::exchange(is_closed_, true)) return;
   announce_ = nullptr;
-  for (entry const& one : entries_) {
-    if (one.is_present) continue;
-    void const* of = nullptr;
-    for (auto const& [module, unit] : unit_of_module_) of = unit == one.unit ? module : of;
-    keep_shard(one.parameter, {one.shard, of, one.index, world_.rank(), world_.size()});
+  for (entry& one : entries_) {
+    if (!one.is_present && keeps_shards) {
+      *one.kept = {one.shard, nullptr, one.index, world_.rank(), world_.size()};
+      for (auto const& [module, unit] : unit_of_module_) one.kept->unit = unit == one.unit ? module : one.kept->unit;
+      keep_shard(one.parameter, std::move(one.kept));
+    }
+    one.shard = at::Tensor();
   }
 }
 
@@ -242,9 +251,11 @@ KEEL_BODY void parameter_shards::trained_changed() {
       continue;
     }
     // It was sharded before it was trained: its range is now that of the optimizer's list. One at a time, because all may not fit.
-    at::Tensor const whole = assemble(one.parameter, one.shard);
+    at::Tensor const whole = one.is_present ? one.parameter.variable_data() : assemble(one.parameter, one.shard);
+    auto const [begin, count] = compute_shard_range(whole.numel(), place, world_.rank(), world_.size());
+    at::Tensor const shard = in_memory_order(whole, whole).narrow(0, begin, count).clone();
     one.index = place;
-    one.shard = cut(one.parameter, whole).clone();
+    adopt_shard(one, shard);
   }
 }
 
@@ -311,13 +322,21 @@ KEEL_BODY void parameter_shards::write_shard(entry& one) {
   auto const [begin, count] = range_of(one, world_.rank());
   at::Tensor const whole = one.parameter.variable_data();
   at::Tensor const own = in_memory_order(whole, whole).narrow(0, begin, count);
-  one.shard.copy_(own);
+  // Without a new version: the values are the parameter's.
+  one.shard.variable_data().copy_(own);
   one.is_sharded = true;
 }
 
 KEEL_BODY void parameter_shards::allocate_shard(entry& one) const {
   if (one.shard.defined()) return;
-  one.shard = at::empty({range_of(one, world_.rank()).count}, one.parameter.options().requires_grad(false));
+  adopt_shard(one, at::empty({range_of(one, world_.rank()).count}, one.parameter.options().requires_grad(false)));
+}
+
+KEEL_BODY void parameter_shards::adopt_shard(entry& one, at::Tensor const& shard) {
+  if (!one.kept) one.kept = std::make_unique<kept_shard>();
+  one.shard = shard;
+  // What writes to the shard changes the parameter: graphs that saved it, and its fp32 master copy, must see that.
+  one.shard.unsafeGetTensorImpl()->set_version_counter(torch::autograd::impl::version_counter(one.parameter));
 }
 
 KEEL_BODY void parameter_shards::free_unused(entry& one) {
@@ -508,20 +527,30 @@ KEEL_BODY at::Tensor parameter_shards::cut(at::Tensor const& parameter, at::Tens
   return in_memory_order(whole, parameter).narrow(0, begin, count);
 }
 
-KEEL_BODY at::Tensor parameter_shards::assemble(at::Tensor const& parameter, at::Tensor const& shard) const {
+KEEL_BODY parameter_shards::whole_buffers parameter_shards::allocate_whole(at::Tensor const& parameter,
+                                                                           at::Tensor const& shard) const {
   entry const& one = entries_[entry_of_.at(parameter.unsafeGetTensorImpl())];
   std::int64_t longest = 0;
   for (int rank = 0; rank < world_.size(); ++rank) longest = std::max(longest, range_of(one, rank).count);
-  at::Tensor const own = at::zeros({longest}, shard.options());
-  own.narrow(0, 0, shard.numel()).copy_(shard);
-  at::Tensor const all = all_gather(world_, own);
-  at::Tensor whole = at::empty_strided(parameter.sizes(), parameter.strides(), shard.options());
-  at::Tensor const flat = in_memory_order(whole, whole);
+  return {at::zeros({longest}, shard.options()), at::empty({world_.size(), longest}, shard.options()),
+          at::empty_strided(parameter.sizes(), parameter.strides(), shard.options())};
+}
+
+KEEL_BODY at::Tensor parameter_shards::assemble(at::Tensor const& parameter, at::Tensor const& shard) const {
+  return assemble(parameter, shard, allocate_whole(parameter, shard));
+}
+
+KEEL_BODY at::Tensor parameter_shards::assemble(at::Tensor const& parameter, at::Tensor const& shard,
+                                                whole_buffers buffers) const {
+  entry const& one = entries_[entry_of_.at(parameter.unsafeGetTensorImpl())];
+  buffers.own.narrow(0, 0, shard.numel()).copy_(shard);
+  if (auto const pending = begin_all_gather(world_, buffers.own, buffers.all)) pending->wait();
+  at::Tensor const flat = in_memory_order(buffers.whole, buffers.whole);
   for (int rank = 0; rank < world_.size(); ++rank) {
     auto const [begin, count] = range_of(one, rank);
-    flat.narrow(0, begin, count).copy_(all[rank].narrow(0, 0, count));
+    flat.narrow(0, begin, count).copy_(buffers.all[rank].narrow(0, 0, count));
   }
-  return whole;
+  return buffers.whole;
 }
 
 KEEL_BODY void parameter_shards::gather_all() {

@@ -167,7 +167,8 @@ class replication final : public rank_requests {
   /// Gathers all parameters until drop_parameters(), so that they can be read and written outside of their units. Collective, both.
   /// Throws error (E12) in a hook of micro_batch_end.
   void gather_parameters();
-  /// Returns a copy of all of a parameter that is sharded now; undefined for other tensors. Collective, after end_passes().
+  /// Returns a copy of all of a parameter that is sharded now; undefined for other tensors. Collective, after end_passes(). All ranks throw
+  /// std::bad_alloc if one has no memory for it.
   at::Tensor gather_parameter(at::Tensor const& parameter);
   void drop_parameters() {
     if (!parameter_shards_) return;
@@ -380,6 +381,7 @@ class replication final : public rank_requests {
   at::Tensor own_measure_, all_measures_;  ///< squares, unit, first non-finite parameter and failure, of this rank and of all
   bool thrashes_ = false;
   bool ran_out_of_memory_ = false;  ///< memory ran out in this call
+  bool has_diverged_ = false;       ///< this rank has ended an update with an exception that the others did not learn of in it
   bool is_failure_reported_ = true;
   int unwinding_;  ///< uncaught exceptions at construction
 };

@@ -88,7 +88,8 @@ KEEL_BODY replication::replication(world_of_ranks world)
     : rank_requests(std::move(world)), unwinding_(std::uncaught_exceptions()) {}
 
 KEEL_BODY replication::~replication() {
-  if (parameter_shards_) parameter_shards_->close();
+  // After an exception the shards of the ranks may be of different updates.
+  if (parameter_shards_) parameter_shards_->close(/*keeps_shards=*/std::uncaught_exceptions() == unwinding_ && !has_diverged_);
   if (is_shared() && std::uncaught_exceptions() > unwinding_) world_.abort("an exception has ended its training");
 }
 
@@ -603,6 +604,7 @@ KEEL_BODY void replication::share_failure(std::exception_ptr const& own) {
 KEEL_BODY void replication::report_failure(std::exception_ptr const& thrown) noexcept {
   if (!is_shared() || (is_failure_reported_ && !is_exchanging_ && !has_pending_sums_)) return;
   std::string message = unknown_exception_message;
+  has_diverged_ = true;
   try {
     try {
       std::rethrow_exception(thrown);
@@ -614,6 +616,7 @@ KEEL_BODY void replication::report_failure(std::exception_ptr const& thrown) noe
     join_pending_collectives(ending::threw, message);
     // The others skipped or completed the update; abort so that they end with this error too.
     if (!is_failure_collective_) world_.abort(message);
+    has_diverged_ = !is_failure_collective_;
   } catch (peer_data_exhausted const&) {
     world_.abort(message);
   } catch (...) {

@@ -121,13 +121,16 @@ KEEL_BODY at::Tensor replication::gather_parameter(at::Tensor const& parameter) 
   if (!parameter_shards_) return {};
   at::Tensor const shard = shard_of(parameter);
   if (!shard.defined()) return {};
+  at::NoGradGuard const no_grad;
+  std::optional<parameter_shards::whole_buffers> buffers;
   try {
-    return parameter_shards_->assemble(parameter, shard);
+    buffers = parameter_shards_->allocate_whole(parameter, shard);
   } catch (std::exception const& thrown) {
-    // The other ranks may wait in the same collective.
-    world_.abort(first_line(thrown));
-    throw;
+    // Thrown by all ranks, below.
+    if (!is_out_of_memory(thrown)) throw;
   }
+  if (!world_.combine(reduce::min{}, buffers.has_value())) throw std::bad_alloc();
+  return parameter_shards_->assemble(parameter, shard, *std::move(buffers));
 }
 
 KEEL_BODY void replication::begin_pass() {

@@ -45,7 +45,7 @@ KEEL_BODY update_parts::update_parts(torch::nn::Module& its_model, torch::optim:
   bool const buffers = recipe().ema.buffers;
   if (recipe().ema.decay > 0.0)
     average.emplace(averaged_tensors(model, parameters, buffers), recipe().ema.decay,
-                    averaged_names(model, parameters, buffers));
+                    averaged_names(model, parameters, buffers), /*expects_shards=*/true);
   if (shard::is_distributed(recipe().shard))
     ranks.begin(recipe(), parameters, model, optimizer, length, has_closure(),
                 environment.decides_on_device(parameters.device));

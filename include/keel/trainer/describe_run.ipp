@@ -43,11 +43,20 @@ KEEL_BODY std::string checksum_of_model(torch::nn::Module& model, whole_tensor c
   tensor_map tensors;
   for (auto const& item : model.named_parameters()) tensors.emplace(item.key(), item.value());
   for (auto const& item : model.named_buffers()) tensors.emplace(item.key(), item.value());
+  std::exception_ptr failed;
   checksum all;
   for (auto const& [name, tensor] : tensors) {
     all.add(name.data(), name.size());
-    add_to(all, whole ? whole(tensor) : tensor);
+    at::Tensor const gathered = whole ? whole(tensor) : tensor;
+    try {
+      add_to(all, gathered);
+    } catch (std::exception const& thrown) {
+      // Rethrown once the other ranks have this one's shards of the rest.
+      if (!is_out_of_memory(thrown)) throw;
+      failed = std::current_exception();
+    }
   }
+  if (failed) std::rethrow_exception(failed);
   return all.digest();
 }
 

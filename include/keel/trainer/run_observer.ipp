@@ -54,10 +54,12 @@ KEEL_BODY void run_observer::describe_begin(bool resumed) {
   if (models_.has_parts()) return;
   step_engine& step = models_.all().front()->step();
   optimizer_shards::scope const shards(step.ranks().shards());
+  nlohmann::ordered_json state;
+  // Before the early return, because it is collective.
+  if (resumed) state = describe_state(step.model(), step.optimizer(), step.parameters(), models_.whole_tensor_access());
   auto description = describe_parameters(step.model(), step.optimizer(), step.parameters());
   if (description.is_null()) return log_.emit("begins", models_.updates());
-  if (resumed)
-    description["state"] = describe_state(step.model(), step.optimizer(), step.parameters(), models_.whole_tensor_access());
+  if (resumed) description["state"] = std::move(state);
   if (!options_.fingerprints.empty()) description["fingerprints"] = options_.fingerprints;
   log_.emit("begins", models_.updates(), description);
 }
