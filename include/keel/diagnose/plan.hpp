@@ -40,7 +40,9 @@ struct plan_inputs {
   double bandwidth = 25e9;           ///< bytes a second that a rank sends while all do, within a host and between hosts
   double network_bandwidth = 0.0;    ///< the same between hosts; 0: as `bandwidth`
   std::int64_t ranks_per_host = 8;
-  double overlap = 1.0;  ///< part of the communication that can proceed while a rank computes: 0 if it takes the same cores
+  /// Part of the communication that can proceed while a rank computes: 0 if it takes the rank's only core, (k - 1)/k if k ranks share a core,
+  /// which then computes for another one.
+  double overlap = 1.0;
   double disk_bandwidth = 1e9;     ///< bytes a second that a rank writes
   double storage_bandwidth = 0.0;  ///< bytes a second that all ranks write together; 0: not limited
   double failure_seconds = 0.0;    ///< mean time between failures of one rank; 0: it never fails
