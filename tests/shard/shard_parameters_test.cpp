@@ -2,8 +2,10 @@
 #include <ATen/ops/zeros.h>
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <stdexcept>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
@@ -157,15 +159,30 @@ TEST_CASE("a model that is sharded as it is built begins with the weights of a f
     INFO(from);
     CHECK(same_bits(begins_with(from, true), expected));
   }
-  auto const messages = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
-    network model(0.1);
-    shard_layers(model, world);
-    keel::adamw optimizer(model.parameters(), 0.01);
-    scratch_directory const own;
-    keel::trainer<cut<skips>> trainer{model, optimizer, world, quiet({.updates = 1, .weights_from = files / "other.safetensors"})};
-    trainer.fit(std::vector<at::Tensor>{rows_of(0, 0)}, [&](at::Tensor const& x) { return model.loss(x); });
-  });
-  for (std::string const& one : messages) CHECK(has(one, "layer1.wide.weight is [3, 3]"));
+  // An index names the tensors of its files that count.
+  nlohmann::json index;
+  for (auto const& [name, tensor] : weights) {
+    if (name != "layer0.back.bias") index["weight_map"][name] = "whole.safetensors";
+  }
+  std::ofstream(files / "partial.index.json") << index;
+  index["weight_map"]["layer0.back.bias"] = "missing.safetensors";
+  std::ofstream(files / "missing.index.json") << index;
+  auto const says = [&](char const* from, char const* part) {
+    auto const messages = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
+      network model(0.1);
+      shard_layers(model, world);
+      keel::adamw optimizer(model.parameters(), 0.01);
+      keel::trainer<cut<skips>> trainer{model, optimizer, world, quiet({.updates = 1, .weights_from = files / from})};
+      trainer.fit(std::vector<at::Tensor>{rows_of(0, 0)}, [&](at::Tensor const& x) { return model.loss(x); });
+    });
+    for (std::string const& one : messages) {
+      INFO(one);
+      CHECK(has(one, part));
+    }
+  };
+  says("other.safetensors", "layer1.wide.weight is [3, 3]");
+  says("partial.index.json", "has no tensor layer0.back.bias");
+  says("missing.index.json", "missing.safetensors");
 }
 
 namespace {
@@ -211,16 +228,18 @@ double peak_of_a_run(bool is_early, std::filesystem::path const& directory, std:
 TEST_CASE("no rank ever has a model whole that is sharded as it is built: not to load, train, save, describe or resume it") {
   single_thread const threads;
   constexpr int ranks = 8;
-  scratch_directory const early, late, files;
+  scratch_directory const early, late, other, files;
   std::filesystem::create_directories(files.path());
   auto const weights = files / "weights.safetensors";
   {
     deep_network model(nullptr);
     keel::save_safetensors(weights, model);
   }
-  double const built_whole = peak_of_a_run(false, late.path(), weights, ranks), built_in_shards = peak_of_a_run(true, early.path(), weights, ranks);
-  CAPTURE(built_whole, built_in_shards);
+  double const built_whole = peak_of_a_run(false, late.path(), weights, ranks), built_in_shards = peak_of_a_run(true, early.path(), weights, ranks),
+               from_checkpoint = peak_of_a_run(true, other.path(), early.path(), ranks);
+  CAPTURE(built_whole, built_in_shards, from_checkpoint);
   CHECK(built_whole > ranks);
+  CHECK(from_checkpoint < 0.6 * ranks);
   // Shards, their gradients and the copy that is saved are a model each. The rest is the buffers of gathers and sums.
   CHECK(built_in_shards < 0.6 * ranks);
 }

@@ -27,8 +27,8 @@ struct weights_choice {
 /// cannot be read.
 void load_weights(torch::nn::Module& model, std::filesystem::path const& from, weights_choice const& choice = {});
 
-/// As above, into tensors by name. Of those in `slices` the tensor is this slice: safetensors files are read one tensor at a time then, so that
-/// the whole need not fit into memory. A checkpoint is read whole.
+/// As above, into tensors by name. Of those in `slices` the tensor is this slice; the whole then need not fit into memory: safetensors files are
+/// read one tensor at a time, and a checkpoint one file at a time, of which each rank of a sharded run has written one. Averages are read whole.
 void load_weights(tensor_map const& own, slice_map const& slices, std::filesystem::path const& from,
                   weights_choice const& choice = {});
 

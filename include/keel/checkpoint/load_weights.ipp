@@ -154,21 +154,81 @@ class weights_files {
       }
     }
   }
-  /// Tensors of these shapes and dtypes, whose values are not those of the files.
-  tensor_map describe() const {
-    tensor_map described;
-    for (auto const& [name, file] : file_of_) {
-      tensor_form const form = files_[file].form(name);
-      described.emplace(name, at::empty({}, at::TensorOptions(form.type)).expand(form.shape));
-    }
-    return described;
-  }
+  std::map<std::string, std::size_t> const& file_of() const { return file_of_; }
   at::Tensor read(std::string const& name) const { return files_[file_of_.at(name)].tensor(name); }
 
  private:
   std::deque<safetensors_file> files_;
   std::map<std::string, std::size_t> file_of_;
 };
+
+/// What was read for a model of which this rank has slices.
+struct read_pieces {
+  tensor_map pieces;     ///< of those in the slices these elements, and others whole
+  tensor_map described;  ///< tensors with the shapes and dtypes of whole ones
+};
+
+inline at::Tensor describe_tensor(at::Tensor const& like, at::IntArrayRef sizes) {
+  return at::empty({}, at::TensorOptions(like.scalar_type())).expand(sizes);
+}
+
+inline void add_whole(read_pieces& to, slice_map const& slices, std::string const& name, at::Tensor const& whole) {
+  auto const slice = slices.find(name);
+  // A tensor of another shape is an error once all are described.
+  bool const is_cut = slice != slices.end() && whole.sizes() == slice->second.sizes;
+  to.described.emplace(name, describe_tensor(whole, whole.sizes()));
+  to.pieces.emplace(name, is_cut ? cut_slice(whole, slice->second) : whole);
+}
+
+KEEL_BODY read_pieces cut_pieces(tensor_map const& whole, slice_map const& slices) {
+  read_pieces read;
+  for (auto const& [name, tensor] : whole) add_whole(read, slices, name, tensor);
+  return read;
+}
+
+KEEL_BODY read_pieces read_pieces_of_files(std::filesystem::path const& source, slice_map const& slices) {
+  weights_files const files(source);
+  read_pieces read;
+  for (auto const& [name, file] : files.file_of()) add_whole(read, slices, name, files.read(name));
+  return read;
+}
+
+/// Has one file of the checkpoint in memory at a time: under shard::zero each rank has written one.
+KEEL_BODY read_pieces read_pieces_of_checkpoint(std::filesystem::path const& directory, slice_map const& slices) {
+  file_system files;
+  manifest const all = read_manifest(directory);
+  read_pieces read;
+  for (std::string const& file : tensor_file_names(all, "model")) {
+    tensor_map whole;
+    slices_of_tensors parts;
+    read_tensors_into(whole, parts, files, directory, file, all, "");
+    for (auto const& [name, tensor] : whole) {
+      if (read.described.contains(name))
+        throw_damaged_checkpoint(directory / file,
+                                 "contains " + shown_name(name) + ", which another file of the checkpoint contains too");
+      add_whole(read, slices, name, tensor);
+    }
+    for (auto const& [name, of_tensor] : parts) {
+      for (auto const& [part, values] : of_tensor) {
+        auto const own = slices.find(name);
+        bool const is_cut = own != slices.end() && own->second.sizes == part.sizes;
+        // In another order of memory all of it is needed.
+        if (is_cut && !own->second.has_same_tensor(part))
+          return cut_pieces(read_content(files, directory, all, "model"), slices);
+        // A whole tensor is a slice with all elements, in the order of the file.
+        tensor_slice const wanted = is_cut ? own->second : tensor_slice{part.sizes, part.strides, 0, *count_elements(part)};
+        read.described.emplace(name, describe_tensor(values, part.sizes));
+        at::Tensor& piece = read.pieces[name];
+        if (!piece.defined()) {
+          piece = at::empty({wanted.count}, values.options());
+          if (!is_cut) piece = piece.as_strided(part.sizes, part.strides);
+        }
+        copy_overlap(part, values, wanted, is_cut ? piece : piece.as_strided({wanted.count}, {1}));
+      }
+    }
+  }
+  return read;
+}
 
 }  // namespace keel::detail::inline KEEL_MODE
 
@@ -185,32 +245,20 @@ KEEL_BODY void load_weights(torch::nn::Module& model, std::filesystem::path cons
 KEEL_BODY void load_weights(tensor_map const& own, slice_map const& slices, std::filesystem::path const& from,
                             weights_choice const& choice) {
   auto const source = detail::resolve_weights(from, choice);
-  bool const is_checkpoint = file_system().exists(source / "manifest.json");
   tensor_map const expected = detail::expand_slices(own, slices);
   at::NoGradGuard const no_grad;
-  auto const put = [&](std::string const& name, at::Tensor const& whole) {
-    auto const slice = slices.find(name);
-    at::Tensor const target = own.at(name);
-    target.copy_(slice == slices.end() ? whole : detail::cut_slice(whole, slice->second));
-  };
-  if (slices.empty() || is_checkpoint) {
-    tensor_map const saved = detail::read_weights_of(source, choice);
-    require_same_model(expected, saved, source.string());
-    for (auto const& [name, tensor] : own) put(name, saved.at(name));
-    return;
+  detail::read_pieces saved;
+  if (slices.empty() || choice.averaged) {
+    saved = detail::cut_pieces(detail::read_weights_of(source, choice), slices);
+  } else if (file_system().exists(source / "manifest.json")) {
+    saved = detail::read_pieces_of_checkpoint(source, slices);
+  } else {
+    saved = detail::read_pieces_of_files(source, slices);
   }
-  detail::weights_files const files(source);
-  require_same_model(expected, files.describe(), source.string());
-  // All are read before one changes.
-  tensor_map read;
-  for (auto const& [name, tensor] : own) {
-    auto const slice = slices.find(name);
-    at::Tensor const whole = files.read(name);
-    read.emplace(name, slice == slices.end() ? whole : detail::cut_slice(whole, slice->second));
-  }
+  require_same_model(expected, saved.described, source.string());
   for (auto const& [name, tensor] : own) {
     at::Tensor const target = tensor;
-    target.copy_(read.at(name));
+    target.copy_(saved.pieces.at(name));
   }
 }
 

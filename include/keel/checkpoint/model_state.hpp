@@ -32,6 +32,9 @@ namespace keel::detail::inline KEEL_MODE {
 /// Returns the tensors with the shapes of whole ones, for a comparison: the values of slices are not those of the result.
 tensor_map expand_slices(tensor_map const& tensors, slice_map const& slices);
 
+/// Copies the elements that two slices of a tensor share.
+void copy_overlap(tensor_slice const& from, at::Tensor const& source, tensor_slice const& to, at::Tensor const& target);
+
 /// Returns a copy of a slice of a whole tensor.
 at::Tensor cut_slice(at::Tensor const& whole, tensor_slice const& slice);
 

@@ -66,6 +66,13 @@ KEEL_BODY tensor_map expand_slices(tensor_map const& tensors, slice_map const& s
   return expanded;
 }
 
+KEEL_BODY void copy_overlap(tensor_slice const& from, at::Tensor const& source, tensor_slice const& to,
+                            at::Tensor const& target) {
+  std::int64_t const begin = std::max(from.begin, to.begin), end = std::min(from.begin + from.count, to.begin + to.count);
+  if (begin >= end) return;
+  target.narrow(0, begin - to.begin, end - begin).copy_(source.narrow(0, begin - from.begin, end - begin));
+}
+
 KEEL_BODY at::Tensor cut_slice(at::Tensor const& whole, tensor_slice const& slice) {
   at::Tensor same = whole.detach();
   if (same.strides() != slice.strides) same = at::empty_strided(slice.sizes, slice.strides, same.options()).copy_(same);

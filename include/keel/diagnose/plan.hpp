@@ -56,9 +56,9 @@ struct planned_run {
   double update_seconds = 0.0;
   double communication_seconds = 0.0;  ///< of an update, not hidden by computing
   double memory = 0.0;                 ///< of a rank
-  bool fits = true;
-  double save_seconds = 0.0;
-  double save_interval = 0.0;  ///< seconds of training between two saves; 0: the run never fails
+  bool fits = true;                    ///< into the memory of a rank
+  double save_seconds = 0.0;           ///< of a save, in which no rank trains
+  double save_interval = 0.0;          ///< seconds of training between two saves; 0: the run never fails
   double waste = 0.0;  ///< part of the time that saves, lost updates and restarts take: 1 if no update is ever completed
   /// Micro-batches a second of all ranks, waste included.
   double micro_batches_per_second = 0.0;

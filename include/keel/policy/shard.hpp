@@ -9,6 +9,7 @@
 //   zero<3>      also shards the parameters of each keel::unit (Rajbhandari et al. 2020, "ZeRO"), which are gathered while the unit
 //                computes, in the forward and in the backward pass. Results are bitwise those of zero<2>. Each
 //                rank writes and reads its slices of a checkpoint; gather_parameters() needs memory for the whole model on each rank.
+//                keel::shard_parameters shards a model while it is built that is larger than the memory of one rank.
 // Left out: tensor, pipeline and expert parallelism, which change the model rather than the run.
 #pragma once
 

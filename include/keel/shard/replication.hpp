@@ -381,6 +381,7 @@ class replication final : public rank_requests {
   at::Tensor own_measure_, all_measures_;  ///< squares, unit, first non-finite parameter and failure, of this rank and of all
   bool thrashes_ = false;
   bool ran_out_of_memory_ = false;  ///< memory ran out in this call
+  bool has_begun_ = false;          ///< an update was begun
   bool has_diverged_ = false;       ///< this rank has ended an update with an exception that the others did not learn of in it
   bool is_failure_reported_ = true;
   int unwinding_;  ///< uncaught exceptions at construction

@@ -89,7 +89,8 @@ KEEL_BODY replication::replication(world_of_ranks world)
 
 KEEL_BODY replication::~replication() {
   // After an exception the shards of the ranks may be of different updates.
-  if (parameter_shards_) parameter_shards_->close(/*keeps_shards=*/std::uncaught_exceptions() == unwinding_ && !has_diverged_);
+  bool const has_failed = std::uncaught_exceptions() > unwinding_ || has_diverged_;
+  if (parameter_shards_) parameter_shards_->close(/*keeps_shards=*/!has_failed || !has_begun_);
   if (is_shared() && std::uncaught_exceptions() > unwinding_) world_.abort("an exception has ended its training");
 }
 
@@ -141,6 +142,7 @@ KEEL_BODY void replication::begin(config const& recipe, parameter_list const& pa
 }
 
 KEEL_BODY void replication::begin_update() {
+  has_begun_ = true;
   has_cancelled_ = false;
   unit_ = 0.0;
   if (sums_) sums_->begin_update();

@@ -32,13 +32,6 @@ KEEL_BODY void broadcast_bytes(world_of_ranks const& world, at::Tensor const& te
   if (tensor.numel() > 0) broadcast(world, tensor.view({-1}).view(at::kByte), from);
 }
 
-/// Copies the elements that two slices of a tensor share.
-inline void copy_overlap(tensor_slice const& from, at::Tensor const& source, tensor_slice const& to, at::Tensor const& target) {
-  std::int64_t const begin = std::max(from.begin, to.begin), end = std::min(from.begin + from.count, to.begin + to.count);
-  if (begin >= end) return;
-  target.narrow(0, begin - to.begin, end - begin).copy_(source.narrow(0, begin - from.begin, end - begin));
-}
-
 KEEL_BODY snapshot collective_reader::read(std::filesystem::path const& directory) {
   // Before the others are asked, because this may throw.
   manifest const all = read_manifest(directory, files_);

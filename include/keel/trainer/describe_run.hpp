@@ -22,14 +22,14 @@ nlohmann::ordered_json describe_parameters(torch::nn::Module& model, torch::opti
                                            parameter_list const& parameters);
 
 /// Returns the whole tensor of a parameter or buffer, of which this rank may have a shard.
-using whole_tensor = std::function<at::Tensor(at::Tensor const&)>;
+using whole_tensor_function = std::function<at::Tensor(at::Tensor const&)>;
 
 /// Returns hexadecimal checksums of `weights` (with buffers), `optimizer` (without learning rates) and `random` state, and the `rates`.
 /// Also the `seed` of LibTorch's CPU generator; `is_reseeded`: nothing was drawn since it was set. Reads all tensors once. Like
 /// describe_parameters, returns null if there is not enough memory. `whole` is called for one tensor after the other, in the order of their
 /// names.
 nlohmann::ordered_json describe_state(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-                                      parameter_list const& parameters, whole_tensor const& whole = {});
+                                      parameter_list const& parameters, whole_tensor_function const& whole = {});
 
 /// Describes an out-of-memory failure: the phase (`during`), the `pieces` of a micro-batch, and the peaks so far. `held` and `reserved`:
 /// memory after the failed pass was released. All sizes are in bytes.

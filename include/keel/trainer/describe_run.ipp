@@ -39,7 +39,7 @@ KEEL_BODY std::string checksum_of_tensors(tensor_map const& tensors) {
   return all.digest();
 }
 
-KEEL_BODY std::string checksum_of_model(torch::nn::Module& model, whole_tensor const& whole) {
+KEEL_BODY std::string checksum_of_model(torch::nn::Module& model, whole_tensor_function const& whole) {
   tensor_map tensors;
   for (auto const& item : model.named_parameters()) tensors.emplace(item.key(), item.value());
   for (auto const& item : model.named_buffers()) tensors.emplace(item.key(), item.value());
@@ -126,7 +126,7 @@ KEEL_BODY nlohmann::ordered_json build_parameter_description(torch::nn::Module& 
 }
 
 KEEL_BODY nlohmann::ordered_json build_state_description(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-                                                         parameter_list const& parameters, whole_tensor const& whole) {
+                                                         parameter_list const& parameters, whole_tensor_function const& whole) {
   nlohmann::ordered_json state;
   state["weights"] = checksum_of_model(model, whole);
   tensor_map tensors;
@@ -166,7 +166,7 @@ KEEL_BODY nlohmann::ordered_json describe_parameters(torch::nn::Module& model, t
 }
 
 KEEL_BODY nlohmann::ordered_json describe_state(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-                                                parameter_list const& parameters, whole_tensor const& whole) {
+                                                parameter_list const& parameters, whole_tensor_function const& whole) {
   return detail::describe_or_null([&] { return detail::build_state_description(model, optimizer, parameters, whole); });
 }
 

@@ -93,7 +93,7 @@ class trained_models {
   /// All-gathers the full parameters of all models for the lifetime of the returned object. Collective.
   [[nodiscard]] gathered_parameters gather_parameters();
   /// Returns a function that gathers one parameter that shard::zero<3> shards, and returns other tensors as they are. Its calls are collective.
-  whole_tensor whole_tensor_access();
+  whole_tensor_function whole_tensor_access();
   /// Call before parameters are written: completes gathers of units that were begun. Collective.
   void end_passes();
   /// True if a model has shard::zero<3>.

@@ -137,7 +137,7 @@ KEEL_BODY gathered_parameters trained_models::gather_parameters() {
   return gathered_parameters(std::move(steps));
 }
 
-KEEL_BODY whole_tensor trained_models::whole_tensor_access() {
+KEEL_BODY whole_tensor_function trained_models::whole_tensor_access() {
   if (!shards_parameters()) return {};
   end_passes();
   return [this](at::Tensor const& one) {
