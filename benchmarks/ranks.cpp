@@ -351,7 +351,7 @@ double worst_of_plan(std::string& detail) {
                          .ranks_per_host = ranks,
                          .overlap = 1.0 - std::min(1.0, static_cast<double>(std::thread::hardware_concurrency()) / ranks)};
     if (ranks > 1) {
-      in.latency = 1e-3 * median(latency) / std::ceil(std::log2(ranks));
+      in.latency = 1e-3 * median(latency) / (ranks - 1);
       in.bandwidth = median(bandwidth) * 2.0 * (ranks - 1) / ranks;
     }
     for (int stage = 0; stage < 4; ++stage) {

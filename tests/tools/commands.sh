@@ -23,7 +23,7 @@ answers() {
 }
 
 answers 0 'for 16 ranks: keel::shard::' plan --parameters 1e9 --micro-batch-seconds 0.5 --ranks 4 16 --failure-hours 1000
-answers 1 'Nothing fits: zero<3> on 4 ranks' plan --parameters 1e9 --micro-batch-seconds 0.5 --ranks 2 4 --memory-gib 1
+answers 1 'Nothing fits: keel::shard::zero<3> on 4 ranks' plan --parameters 1e9 --micro-batch-seconds 0.5 --ranks 2 4 --memory-gib 1
 answers 2 '[E12] keel plan: the bandwidth' plan --parameters 1e9 --micro-batch-seconds 0.5 --bandwidth 0
 answers 0 'ladder halve_micro_batch, enable_recompute reentrant, give_up' check "$good"
 echo '{"shard": {"zero": 3}, "recompute": "non_reentrant", "ema": 1.0}' > "$folder/bad.json"

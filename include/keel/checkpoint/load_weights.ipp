@@ -130,8 +130,9 @@ class weights_files {
       for (std::string const& name : files_.back().names()) file_of_.emplace(name, 0);
       return;
     }
+    string_map const places = read_weight_map(source);
     std::map<std::string, std::vector<std::string>> names_of;
-    for (auto const& [name, file] : read_weight_map(source)) names_of[file].push_back(name);
+    for (auto const& [name, file] : places) names_of[file].push_back(name);
     for (auto const& [file, names] : names_of) {
       auto const path = source.parent_path() / file;
       if (!file_system().exists(path)) throw_damaged_index(source, "names " + shown_name(file) + ", which does not exist");
@@ -145,16 +146,23 @@ class weights_files {
         add(name);
       }
       // An index does not list the other names of a tensor.
-      std::set<std::string> const listed(names.begin(), names.end());
       for (std::string const& name : stored) {
-        bool const is_alias = !listed.contains(name) && std::any_of(names.begin(), names.end(), [&](std::string const& one) {
+        bool const is_alias = !places.contains(name) && std::any_of(names.begin(), names.end(), [&](std::string const& one) {
           return opened.is_same_tensor(one, name);
         });
         if (is_alias && !add(name)) throw_damaged_index(source, "names two files that both contain " + shown_name(name));
       }
     }
   }
-  std::map<std::string, std::size_t> const& file_of() const { return file_of_; }
+  /// Tensors of these shapes and dtypes, whose values are not those of the files.
+  tensor_map describe() const {
+    tensor_map described;
+    for (auto const& [name, file] : file_of_) {
+      tensor_form const form = files_[file].form(name);
+      described.emplace(name, at::empty({}, at::TensorOptions(form.type)).expand(form.shape));
+    }
+    return described;
+  }
   at::Tensor read(std::string const& name) const { return files_[file_of_.at(name)].tensor(name); }
 
  private:
@@ -162,73 +170,91 @@ class weights_files {
   std::map<std::string, std::size_t> file_of_;
 };
 
-/// What was read for a model of which this rank has slices.
-struct read_pieces {
-  tensor_map pieces;     ///< of those in the slices these elements, and others whole
-  tensor_map described;  ///< tensors with the shapes and dtypes of whole ones
-};
+/// Reads weights for a model of which this rank has slices: of the tensors in the slices these elements, and others whole.
+class pieces_reader {
+ public:
+  /// `expected`: tensors with the shapes of the whole model.
+  pieces_reader(tensor_map const& expected, slice_map const& slices) : expected_(expected), slices_(slices) {}
 
-inline at::Tensor describe_tensor(at::Tensor const& like, at::IntArrayRef sizes) {
-  return at::empty({}, at::TensorOptions(like.scalar_type())).expand(sizes);
-}
-
-inline void add_whole(read_pieces& to, slice_map const& slices, std::string const& name, at::Tensor const& whole) {
-  auto const slice = slices.find(name);
-  // A tensor of another shape is an error once all are described.
-  bool const is_cut = slice != slices.end() && whole.sizes() == slice->second.sizes;
-  to.described.emplace(name, describe_tensor(whole, whole.sizes()));
-  to.pieces.emplace(name, is_cut ? cut_slice(whole, slice->second) : whole);
-}
-
-KEEL_BODY read_pieces cut_pieces(tensor_map const& whole, slice_map const& slices) {
-  read_pieces read;
-  for (auto const& [name, tensor] : whole) add_whole(read, slices, name, tensor);
-  return read;
-}
-
-KEEL_BODY read_pieces read_pieces_of_files(std::filesystem::path const& source, slice_map const& slices) {
-  weights_files const files(source);
-  read_pieces read;
-  for (auto const& [name, file] : files.file_of()) add_whole(read, slices, name, files.read(name));
-  return read;
-}
-
-/// Has one file of the checkpoint in memory at a time: under shard::zero each rank has written one.
-KEEL_BODY read_pieces read_pieces_of_checkpoint(std::filesystem::path const& directory, slice_map const& slices) {
-  file_system files;
-  manifest const all = read_manifest(directory);
-  read_pieces read;
-  for (std::string const& file : tensor_file_names(all, "model")) {
-    tensor_map whole;
-    slices_of_tensors parts;
-    read_tensors_into(whole, parts, files, directory, file, all, "");
-    for (auto const& [name, tensor] : whole) {
-      if (read.described.contains(name))
-        throw_damaged_checkpoint(directory / file,
-                                 "contains " + shown_name(name) + ", which another file of the checkpoint contains too");
-      add_whole(read, slices, name, tensor);
-    }
-    for (auto const& [name, of_tensor] : parts) {
-      for (auto const& [part, values] : of_tensor) {
-        auto const own = slices.find(name);
-        bool const is_cut = own != slices.end() && own->second.sizes == part.sizes;
-        // In another order of memory all of it is needed.
-        if (is_cut && !own->second.has_same_tensor(part))
-          return cut_pieces(read_content(files, directory, all, "model"), slices);
-        // A whole tensor is a slice with all elements, in the order of the file.
-        tensor_slice const wanted = is_cut ? own->second : tensor_slice{part.sizes, part.strides, 0, *count_elements(part)};
-        read.described.emplace(name, describe_tensor(values, part.sizes));
-        at::Tensor& piece = read.pieces[name];
-        if (!piece.defined()) {
-          piece = at::empty({wanted.count}, values.options());
-          if (!is_cut) piece = piece.as_strided(part.sizes, part.strides);
+  void read_tensors(tensor_map const& whole) {
+    for (auto const& [name, tensor] : whole) add_whole(name, tensor);
+  }
+  void read_files(weights_files const& files, std::string const& source) {
+    described_ = files.describe();
+    require_same_model(expected_, described_, source);
+    for (auto const& [name, tensor] : expected_) add_whole(name, files.read(name));
+  }
+  /// Has one file of the checkpoint in memory at a time: under shard::zero each rank has written one.
+  void read_checkpoint(std::filesystem::path const& directory) {
+    file_system files;
+    manifest const all = read_manifest(directory);
+    for (std::string const& file : tensor_file_names(all, "model")) {
+      tensor_map whole;
+      slices_of_tensors parts;
+      read_tensors_into(whole, parts, files, directory, file, all, "");
+      for (auto const& [name, tensor] : whole) {
+        if (described_.contains(name)) fail_twice(directory / file, name);
+        add_whole(name, tensor);
+      }
+      for (auto const& [name, of_tensor] : parts) {
+        for (auto const& [part, values] : of_tensor) {
+          // In another order of memory all of it is needed.
+          auto const own = slices_.find(name);
+          if (own != slices_.end() && own->second.sizes == part.sizes && !own->second.has_same_tensor(part)) {
+            described_.clear();
+            pieces_.clear();
+            return read_tensors(read_content(files, directory, all, "model"));
+          }
+          if (described_.contains(name) && !divided_.contains(name)) fail_twice(directory / file, name);
+          divided_.insert(name);
+          add_part(directory / file, name, part, values);
         }
-        copy_overlap(part, values, wanted, is_cut ? piece : piece.as_strided({wanted.count}, {1}));
       }
     }
   }
-  return read;
-}
+  /// Throws checkpoint_error (E04) unless what was read is the model's.
+  void require_model(std::string const& source) const { require_same_model(expected_, described_, source); }
+  at::Tensor const& piece(std::string const& name) const { return pieces_.at(name); }
+
+ private:
+  [[noreturn]] static void fail_twice(std::filesystem::path const& file, std::string const& name) {
+    throw_damaged_checkpoint(file, "contains " + shown_name(name) + ", which another file of the checkpoint contains too");
+  }
+  /// A tensor that the model does not have, or has with another shape, is described only, for require_model().
+  bool is_wanted(std::string const& name, at::IntArrayRef sizes) const {
+    auto const found = expected_.find(name);
+    return found != expected_.end() && found->second.sizes() == sizes;
+  }
+  void add_whole(std::string const& name, at::Tensor const& whole) {
+    described_.emplace(name, at::empty({}, at::TensorOptions(whole.scalar_type())).expand(whole.sizes()));
+    if (!is_wanted(name, whole.sizes())) return;
+    auto const own = slices_.find(name);
+    pieces_.emplace(name, own == slices_.end() ? whole : cut_slice(whole, own->second));
+  }
+  void add_part(std::filesystem::path const& file, std::string const& name, tensor_slice const& part,
+                at::Tensor const& values) {
+    at::Tensor const described = at::empty({}, at::TensorOptions(values.scalar_type())).expand(part.sizes);
+    auto const known = described_.emplace(name, described).first;
+    if (known->second.scalar_type() != values.scalar_type())
+      throw_damaged_checkpoint(file, "cannot be read: the slices of " + shown_name(name) + " have different dtypes");
+    if (!is_wanted(name, part.sizes)) return;
+    auto const own = slices_.find(name);
+    // A whole tensor is a slice with all elements, in the order of the file.
+    tensor_slice const wanted =
+        own != slices_.end() ? own->second : tensor_slice{part.sizes, part.strides, 0, described.numel()};
+    at::Tensor& piece = pieces_[name];
+    if (!piece.defined()) {
+      piece = at::empty({wanted.count}, values.options());
+      if (own == slices_.end()) piece = piece.as_strided(part.sizes, part.strides);
+    }
+    copy_overlap(part, values, wanted, piece.as_strided({wanted.count}, {1}));
+  }
+
+  tensor_map const& expected_;
+  slice_map const& slices_;
+  tensor_map described_, pieces_;
+  std::set<std::string> divided_;  ///< those that were in slices
+};
 
 }  // namespace keel::detail::inline KEEL_MODE
 
@@ -247,18 +273,18 @@ KEEL_BODY void load_weights(tensor_map const& own, slice_map const& slices, std:
   auto const source = detail::resolve_weights(from, choice);
   tensor_map const expected = detail::expand_slices(own, slices);
   at::NoGradGuard const no_grad;
-  detail::read_pieces saved;
+  detail::pieces_reader read(expected, slices);
   if (slices.empty() || choice.averaged) {
-    saved = detail::cut_pieces(detail::read_weights_of(source, choice), slices);
+    read.read_tensors(detail::read_weights_of(source, choice));
   } else if (file_system().exists(source / "manifest.json")) {
-    saved = detail::read_pieces_of_checkpoint(source, slices);
+    read.read_checkpoint(source);
   } else {
-    saved = detail::read_pieces_of_files(source, slices);
+    read.read_files(detail::weights_files(source), source.string());
   }
-  require_same_model(expected, saved.described, source.string());
+  read.require_model(source.string());
   for (auto const& [name, tensor] : own) {
     at::Tensor const target = tensor;
-    target.copy_(saved.pieces.at(name));
+    target.copy_(read.piece(name));
   }
 }
 

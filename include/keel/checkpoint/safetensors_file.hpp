@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <keel/checkpoint/safetensors_header.hpp>
+#include <keel/checkpoint/safetensors_scalar_types.hpp>
 #include <keel/core/file_system.hpp>
 #include <map>
 #include <string>
@@ -37,6 +38,9 @@ class safetensors_file {
 
   /// True if both are names of one stored tensor.
   bool is_same_tensor(std::string const& name, std::string const& other) const { return &entry(name) == &entry(other); }
+
+  /// Returns the type and sizes that tensor() has.
+  detail::tensor_form form(std::string const& name) const { return detail::form_of(entry(name), path_.string()); }
 
   /// Reads a tensor into contiguous CPU memory, on every call. Returns bytes for the types for which load_safetensors does.
   /// Throws checkpoint_error (E05) for a truncated file and for a bool other than 0 and 1. Throws out_of_memory_error (E09) and

@@ -252,8 +252,8 @@ class parameter_counter {
     summed_ += summed;
     largest_ = std::max(largest_, summed);
     if (is_cut) {
-      // Four buffers, each of a 32nd of a rank's share, or of the largest parameter.
-      sums_.sums = 4 * std::max(largest_, summed_ / (32 * ranks_));
+      // Four buffers, each of a bucket (shard/bucket_bytes.hpp), or of the largest parameter.
+      sums_.sums = 4 * std::max({largest_, summed_ / (32 * ranks_), summed_ / 1024});
     } else if (ranks_ > 1 && narrow) {
       // Gradients of other dtypes are in the memory of their sums.
       sums_.sums += summed;

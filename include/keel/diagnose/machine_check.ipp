@@ -245,8 +245,8 @@ KEEL_BODY link_speed measure_link(world_of_ranks const& world) {
 }
 
 KEEL_BODY machine_finding judge_link(link_speed const& found, int ranks, std::string const& where) {
-  // In keel plan, n ranks exchange a few numbers in ceil(log2 n) messages, and send 2 (n - 1)/n of what they all-reduce.
-  double const messages = std::ceil(std::log2(ranks)), sent = 2.0 * (ranks - 1) / ranks;
+  // In keel plan, n ranks exchange a few numbers in n - 1 messages, and send 2 (n - 1)/n of what they all-reduce.
+  double const messages = ranks - 1, sent = 2.0 * (ranks - 1) / ranks;
   std::string const measured = format_finding(
       "%d ranks %s: a small all-gather takes %.0f us; all-reduce of 16 MiB at %.2f GB/s (keel plan --latency %.2g --bandwidth "
       "%.2g)",

@@ -4,15 +4,16 @@
 //     failures   mean time between failures of one rank, and seconds until a failed run trains again
 // Each rank trains the same number of rows whatever the number of ranks (weak scaling).
 //
-// Method. S bytes are gathered or scattered among n ranks in ceil(log2 n) latency + (n - 1)/n S / bandwidth, and all-reduced in twice that:
-// recursive doubling and halving (Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in MPICH"). keel
-// sends them in buckets (shard/bucket_bytes.hpp) or units, each of which costs the latency.
+// Method. n ranks gather S bytes in a ring, or scatter them in pairs, in (n - 1) latency + (n - 1)/n S / bandwidth, and all-reduce them in
+// twice that (Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in MPICH", sections 4.1 to 4.3). keel
+// sends them in buckets (shard/bucket_bytes.hpp) or units, each of which costs the latency; NCCL may have trees, which cost less.
 // A backward pass is two thirds of a micro-batch, and hides the communication that `overlap` allows. A run of keel sends
 //     replicate    all gradients once an update, during its last backward pass
 //     zero<1>      the same; then gathers the parameters, which nothing hides
 //     zero<2>      gradients reduce-scattered during each backward pass; then gathers the parameters
 //     zero<3>      gathers the parameters for each forward and each backward pass, and reduce-scatters as zero<2>
-// Memory is that of Rajbhandari et al. 2020, "ZeRO", section 3, with the largest unit and the buffers of two gathers under zero<3>. Failures
+// Memory is that of Rajbhandari et al. 2020, "ZeRO", section 3, with the gradients' sums in fp32, four buckets under zero<2> and zero<3>, and the
+// largest unit and the buffers of two gathers under zero<3>. Failures
 // are exponential, and the interval and the time lost are Daly's (2006, "A higher order estimate of the optimum checkpoint interval for restart
 // dumps", equations 20 and 37). Left out: stragglers, shared links, pipelines, and saves that overlap training.
 #pragma once

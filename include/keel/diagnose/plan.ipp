@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <keel/checkpoint/cadence.hpp>
 #include <keel/core/error.hpp>
@@ -47,7 +46,8 @@ KEEL_BODY void require_plannable(plan_inputs const& in, std::int64_t ranks, int 
   if (!(in.overlap >= 0.0 && in.overlap <= 1.0)) fail("the overlap", in.overlap, "between 0 and 1");
   if (in.unit_parameters > in.parameters) fail("the size of the largest unit", in.unit_parameters, "at most that of the model");
   if (in.ranks_per_host < 1) fail("the number of ranks of a host", static_cast<double>(in.ranks_per_host), "1 or more");
-  if (ranks < 1) fail("the number of ranks", static_cast<double>(ranks), "1 or more");
+  if (ranks < 1 || ranks > (1 << 24)) fail("the number of ranks", static_cast<double>(ranks), "between 1 and 16777216");
+  if (in.parameters * in.parameter_bytes > 1e18) fail("the number of parameters", in.parameters, "at most 1e18 bytes of them");
   if (stage < 0 || stage > 3) fail("the stage", stage, "0 to 3");
 }
 
@@ -56,7 +56,7 @@ class collective_costs {
  public:
   collective_costs(plan_inputs const& in, std::int64_t ranks)
       : ranks_(static_cast<double>(ranks)),
-        latency_(in.latency * static_cast<double>(std::bit_width(static_cast<std::uint64_t>(ranks - 1)))),
+        latency_(in.latency * static_cast<double>(ranks - 1)),
         bandwidth_(ranks > in.ranks_per_host && in.network_bandwidth > 0.0 ? std::min(in.bandwidth, in.network_bandwidth)
                                                                            : in.bandwidth) {}
   /// Of a few numbers.
@@ -101,30 +101,41 @@ KEEL_BODY planned_run plan_run(plan_inputs const& in, std::int64_t ranks, int st
   planned_run found{.ranks = ranks, .stage = stage};
   auto const n = static_cast<double>(ranks), count = static_cast<double>(in.micro_batches);
   double const unit = (in.unit_parameters > 0.0 ? in.unit_parameters : in.parameters / 8.0) * in.parameter_bytes;
-  double const parameters = in.parameters * in.parameter_bytes, gradients = parameters, state = in.parameters * in.state_bytes;
+  double const parameters = in.parameters * in.parameter_bytes, state = in.parameters * in.state_bytes;
+  // Gradients are summed in fp32 at least.
+  double const sums = in.parameters * std::max(4.0, in.parameter_bytes);
+  auto const all_bytes = static_cast<std::int64_t>(parameters);
+  auto const sum_bucket = static_cast<double>(detail::sum_bucket_bytes(all_bytes));
+  auto const shard_bucket = static_cast<double>(detail::shard_bucket_bytes(all_bytes, static_cast<int>(ranks)));
 
-  found.memory = in.activations + (stage >= 3 ? parameters / n : parameters) + (stage >= 2 ? gradients / n : gradients) +
-                 (stage >= 1 ? state / n : state);
+  found.memory = in.activations + (stage >= 3 ? parameters / n : parameters) + (stage >= 1 ? state / n : state);
+  if (stage >= 2) {
+    found.memory += sums / n + 4.0 * shard_bucket * sums / parameters;
+  } else {
+    // In fp32 the gradients are views of the sums.
+    found.memory += sums + (ranks > 1 && in.parameter_bytes < 4.0 ? parameters : 0.0);
+    if (ranks == 1) found.memory += parameters - sums;
+  }
   if (stage >= 3 && ranks > 1) found.memory += unit * (1.0 + 2.0 * (1.0 + 1.0 / n));
   found.fits = in.memory == 0.0 || found.memory <= in.memory;
 
   if (ranks > 1) {
     detail::collective_costs const costs(in, ranks);
     double const forward = in.micro_batch_seconds / 3.0, backward = 2.0 * forward;
-    auto const all_bytes = static_cast<std::int64_t>(parameters);
-    auto const shard_bucket = static_cast<double>(detail::shard_bucket_bytes(all_bytes, static_cast<int>(ranks)));
-    auto const sum_bucket = static_cast<double>(detail::sum_bucket_bytes(all_bytes));
+    // As many as buckets of parameters.
     double const gather = costs.gather(parameters, stage == 3 ? unit : shard_bucket);
-    double const scatter = costs.gather(gradients, shard_bucket);
+    double const scatter = costs.gather(sums, shard_bucket * sums / parameters);
     double& sent = found.communication_seconds;
-    sent += costs.exchange();
-    if (stage <= 1) sent += detail::exposed(in, 2.0 * costs.gather(gradients, sum_bucket), backward);
+    // Ranks agree on an update; under zero<2> on each micro-batch, and under zero<3> on each pass.
+    sent += costs.exchange() * (stage <= 1 ? 1.0 : stage == 2 ? count : 2.0 * count);
+    if (stage <= 1) sent += detail::exposed(in, 2.0 * costs.gather(sums, sum_bucket * sums / parameters), backward);
     if (stage == 1 || stage == 2) sent += gather;
     if (stage == 2) sent += count * detail::exposed(in, scatter, backward);
     if (stage == 3) {
       // The first unit of a pass is gathered before there is anything to compute.
       double const first = costs.gather(unit, unit);
-      sent += count * (detail::exposed(in, gather - first, forward) + first + detail::exposed(in, gather + scatter, backward));
+      sent += count * (2.0 * first + detail::exposed(in, gather - first, forward) +
+                       detail::exposed(in, gather - first + scatter, backward));
     }
   }
   double const optimizer = stage >= 1 ? in.optimizer_seconds / n : in.optimizer_seconds;
@@ -149,12 +160,13 @@ KEEL_BODY std::string describe_plan(plan_inputs const& in, std::vector<std::int6
   using detail::formatted;
   std::string text = formatted("%8s  %-9s  %11s  %10s  %14s  %10s  %6s  %16s\n", "ranks", "shard", "memory", "update",
                                "communication", "save each", "waste", "micro-batches/s");
-  std::optional<planned_run> best;
+  std::optional<planned_run> best, least;
   for (std::int64_t const count : ranks) {
     std::vector<planned_run> all;
     for (int stage = 0; stage <= 3; ++stage) all.push_back(plan_run(in, count, stage));
     planned_run const* fastest = nullptr;
     for (planned_run const& one : all) {
+      if (!least || one.memory < least->memory) least = one;
       if (one.fits && (fastest == nullptr || one.micro_batches_per_second > fastest->micro_batches_per_second)) fastest = &one;
     }
     for (planned_run const& one : all) {
@@ -169,11 +181,11 @@ KEEL_BODY std::string describe_plan(plan_inputs const& in, std::vector<std::int6
     if (fastest != nullptr && (!best || fastest->micro_batches_per_second > best->micro_batches_per_second)) best = *fastest;
   }
   text += "* the fastest that fits;  ! more memory than a rank has\n";
+  if (!best && !least) return text;
   if (!best) {
-    planned_run const least = plan_run(in, *std::max_element(ranks.begin(), ranks.end()), 3);
     return text +
-           formatted("Nothing fits: zero<3> on %lld ranks needs %.3g GiB a rank, ", static_cast<long long>(least.ranks),
-                     least.memory / (1 << 30)) +
+           formatted("Nothing fits: %s on %lld ranks needs %.3g GiB a rank, ", detail::policy_of_stage(least->stage).c_str(),
+                     static_cast<long long>(least->ranks), least->memory / (1 << 30)) +
            (in.activations > in.memory / 2.0
                 ? "most of it activations: recompute them with keel::recompute::reentrant, or halve "
                   "the micro-batch.\n"
@@ -181,7 +193,7 @@ KEEL_BODY std::string describe_plan(plan_inputs const& in, std::vector<std::int6
   }
   text += "for " + std::to_string(best->ranks) + " ranks: " + detail::policy_of_stage(best->stage);
   if (best->save_interval > 0.0) {
-    auto const updates = std::max<std::int64_t>(1, std::llround(best->save_interval / best->update_seconds));
+    auto const updates = std::max<std::int64_t>(1, std::llround(std::min(best->save_interval / best->update_seconds, 1e15)));
     text += ", keel::checkpoint::every<" + std::to_string(updates) + "_steps>";
   }
   if (best->stage >= 3) text += "; build the model with keel::shard_parameters";

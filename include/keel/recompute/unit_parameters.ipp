@@ -50,7 +50,7 @@ struct provided_parameters {
 KEEL_BODY void refuse_freed(c10::OperatorHandle const& operation, torch::jit::Stack* arguments) {
   auto& all = provided_parameters::instance();
   std::string which = "a parameter", unit = "its unit";
-  bool has_step = true;
+  bool has_step = true, is_kept = true;
   auto const look_at = [&](at::Tensor const& one) {
     if (!unit_parameters::is_freed(one)) return;
     std::lock_guard const lock(all.mutex);
@@ -59,6 +59,7 @@ KEEL_BODY void refuse_freed(c10::OperatorHandle const& operation, torch::jit::St
     which = found->second.name;
     unit = "the unit " + found->second.unit;
     has_step = !found->second.provider.expired();
+    is_kept = unit_parameters::kept_shard_of(one) != nullptr;
   };
   for (c10::IValue const& argument : *arguments) {
     if (argument.isTensor()) look_at(argument.toTensor());
@@ -67,6 +68,10 @@ KEEL_BODY void refuse_freed(c10::OperatorHandle const& operation, torch::jit::St
       if (element.isTensor()) look_at(element.toTensor());
     }
   }
+  if (!has_step && !is_kept)
+    throw error("E12", operation.operator_name().name + " was called with " + which +
+                           ", which was sharded by a step that an exception has ended. Build the model again, and load a "
+                           "checkpoint.");
   if (!has_step)
     throw error("E12", operation.operator_name().name + " was called with " + which +
                            ", of which each rank has a shard only, and no step or trainer with keel::shard::zero<3> has its "

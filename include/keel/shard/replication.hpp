@@ -250,12 +250,13 @@ class replication final : public rank_requests {
     try {
       run();
     } catch (world_error const&) {
+      has_diverged_ = has_diverged_ || !is_failure_collective_;
       throw;
     } catch (std::exception const& thrown) {
       // Ranks skip together, and so reach a limit together.
       if (auto const* const skips = dynamic_cast<skip_limit_error const*>(&thrown))
         is_failure_collective_ |= skips->limit().has_value();
-      if (is_shared() && !is_failure_collective_ && !is_reported(thrown)) world_.abort(first_line(thrown));
+      if (is_shared() && !is_failure_collective_ && !is_reported(thrown)) abort_world(first_line(thrown));
       throw;
     }
   }
@@ -270,10 +271,10 @@ class replication final : public rank_requests {
     try {
       run();
     } catch (std::exception const& thrown) {
-      if (shards_) world_.abort(first_line(thrown));
+      if (shards_) abort_world(first_line(thrown));
       throw;
     } catch (...) {
-      if (shards_) world_.abort("an exception that is not a std::exception");
+      if (shards_) abort_world("an exception that is not a std::exception");
       throw;
     }
   }
@@ -286,6 +287,11 @@ class replication final : public rank_requests {
   void sum(std::vector<double>& numbers) const;
 
  private:
+  /// Aborts the world because this rank alone has failed: its parameters may be of another update than those of the others.
+  void abort_world(std::string const& why) noexcept {
+    has_diverged_ = true;
+    world_.abort(why);
+  }
   /// How far a micro-batch is, under zero<3>: its passes are running, or have ended, and the ranks have not agreed on it yet.
   enum class pass_progress : unsigned char { none, running, undecided };
   /// Why a rank takes part in an agreement without a valid update.
@@ -381,8 +387,8 @@ class replication final : public rank_requests {
   at::Tensor own_measure_, all_measures_;  ///< squares, unit, first non-finite parameter and failure, of this rank and of all
   bool thrashes_ = false;
   bool ran_out_of_memory_ = false;  ///< memory ran out in this call
-  bool has_begun_ = false;          ///< an update was begun
-  bool has_diverged_ = false;       ///< this rank has ended an update with an exception that the others did not learn of in it
+  bool is_set_up_ = false;          ///< begin() has returned
+  bool has_diverged_ = false;       ///< this rank's parameters may be of another update than those of the others
   bool is_failure_reported_ = true;
   int unwinding_;  ///< uncaught exceptions at construction
 };

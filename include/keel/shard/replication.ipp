@@ -90,7 +90,7 @@ KEEL_BODY replication::replication(world_of_ranks world)
 KEEL_BODY replication::~replication() {
   // After an exception the shards of the ranks may be of different updates.
   bool const has_failed = std::uncaught_exceptions() > unwinding_ || has_diverged_;
-  if (parameter_shards_) parameter_shards_->close(/*keeps_shards=*/!has_failed || !has_begun_);
+  if (parameter_shards_) parameter_shards_->close(/*keeps_shards=*/!has_failed || !is_set_up_);
   if (is_shared() && std::uncaught_exceptions() > unwinding_) world_.abort("an exception has ended its training");
 }
 
@@ -139,10 +139,10 @@ KEEL_BODY void replication::begin(config const& recipe, parameter_list const& pa
   auto const kept = recipe.shard.stage >= 2 ? gradient_sums::keeps::shards : gradient_sums::keeps::all;
   sums_.emplace(world_, parameters, kept, on_device);
   if (recipe.shard.stage >= 1) shards_.emplace(world_, optimizer, parameters, parameter_shards_.get());
+  is_set_up_ = true;
 }
 
 KEEL_BODY void replication::begin_update() {
-  has_begun_ = true;
   has_cancelled_ = false;
   unit_ = 0.0;
   if (sums_) sums_->begin_update();
@@ -606,7 +606,6 @@ KEEL_BODY void replication::share_failure(std::exception_ptr const& own) {
 KEEL_BODY void replication::report_failure(std::exception_ptr const& thrown) noexcept {
   if (!is_shared() || (is_failure_reported_ && !is_exchanging_ && !has_pending_sums_)) return;
   std::string message = unknown_exception_message;
-  has_diverged_ = true;
   try {
     try {
       std::rethrow_exception(thrown);
@@ -617,12 +616,12 @@ KEEL_BODY void replication::report_failure(std::exception_ptr const& thrown) noe
     }
     join_pending_collectives(ending::threw, message);
     // The others skipped or completed the update; abort so that they end with this error too.
-    if (!is_failure_collective_) world_.abort(message);
-    has_diverged_ = !is_failure_collective_;
+    if (!is_failure_collective_) abort_world(message);
   } catch (peer_data_exhausted const&) {
-    world_.abort(message);
+    abort_world(message);
   } catch (...) {
     // A rank exited: this rank's own exception is already propagating.
+    has_diverged_ = true;
   }
 }
 

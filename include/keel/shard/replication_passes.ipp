@@ -111,7 +111,7 @@ KEEL_BODY void replication::gather_parameters() {
     on_gathered_();
   } catch (std::exception const& thrown) {
     // The other ranks may wait in the same collective.
-    world_.abort(first_line(thrown));
+    abort_world(first_line(thrown));
     parameter_shards_->drop_all();
     throw;
   }

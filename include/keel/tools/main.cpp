@@ -114,8 +114,10 @@ int main(int count, char** words) {
   plan->add_option("--network-bandwidth", planned.network_bandwidth, "the same between hosts; 0: as --bandwidth")
       ->capture_default_str();
   plan->add_option("--ranks-per-host", planned.ranks_per_host, "ranks of a host")->capture_default_str();
-  plan->add_option("--overlap", planned.overlap,
-                   "part of the communication that can proceed while a rank computes: 0 if it takes the same cores")
+  plan->add_option(
+          "--overlap", planned.overlap,
+          "part of the communication that can proceed while a rank computes: 0 if it takes the rank's only core, (k - 1)/k "
+          "if k ranks share a core")
       ->capture_default_str();
   plan->add_option("--disk-bandwidth", planned.disk_bandwidth, "bytes a second that a rank writes")->capture_default_str();
   plan->add_option("--storage-bandwidth", planned.storage_bandwidth, "bytes a second that all ranks write; 0: not limited")

@@ -36,10 +36,12 @@ int judge(std::filesystem::path const& file) {
 
 int plan(plan_inputs const& inputs, std::vector<std::int64_t> const& ranks) {
   std::fputs(describe_plan(inputs, ranks).c_str(), stdout);
-  // zero<3> needs the least memory.
-  bool const any_fits =
-      std::any_of(ranks.begin(), ranks.end(), [&](std::int64_t one) { return plan_run(inputs, one, 3).fits; });
-  return any_fits ? 0 : 1;
+  for (std::int64_t const count : ranks) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      if (plan_run(inputs, count, stage).fits) return 0;
+    }
+  }
+  return 1;
 }
 
 int report(std::vector<std::filesystem::path> const& run_directories, std::filesystem::path const& output) {
