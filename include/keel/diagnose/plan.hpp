@@ -54,7 +54,7 @@ struct plan_inputs {
 struct planned_run {
   std::int64_t ranks = 1;
   int stage = 0;
-  double update_seconds = 0.0;
+  double update_seconds = 0.0;         ///< of an update, without saves and failures
   double communication_seconds = 0.0;  ///< of an update, not hidden by computing
   double memory = 0.0;                 ///< of a rank
   bool fits = true;                    ///< into the memory of a rank
