@@ -40,7 +40,7 @@ struct plan_inputs {
   double latency = 5e-6;             ///< of a message between two ranks
   double bandwidth = 25e9;           ///< bytes a second that a rank sends while all do, within a host and between hosts
   double network_bandwidth = 0.0;    ///< the same between hosts; 0: as `bandwidth`
-  std::int64_t ranks_per_host = 8;
+  std::int64_t ranks_per_host = 8;   ///< ranks that share `bandwidth` rather than `network_bandwidth`
   /// Part of the communication that can proceed while a rank computes: 0 if it takes the rank's only core, (k - 1)/k if k ranks share a core,
   /// which then computes for another one.
   double overlap = 1.0;
@@ -52,8 +52,8 @@ struct plan_inputs {
 
 /// One number of ranks under one stage of keel::shard: 0 is replicate.
 struct planned_run {
-  std::int64_t ranks = 1;
-  int stage = 0;
+  std::int64_t ranks = 1;              ///< number
+  int stage = 0;                       ///< of ZeRO; 0 is replicate
   double update_seconds = 0.0;         ///< of an update, without saves and failures
   double communication_seconds = 0.0;  ///< of an update, not hidden by computing
   double memory = 0.0;                 ///< of a rank
